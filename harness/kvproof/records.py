@@ -1,0 +1,288 @@
+"""The records that pass between the rooms and into files: one place for every field name.
+
+spec -> history -> subject -> observation -> check -> result -> report. The JSON Schemas under
+`specs/schemas/` are generated from these classes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SPEC_VERSION = "2026.12"
+
+
+class Record(BaseModel):
+    """A frozen record; unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# ---------------------------------------------------------------- specification
+
+
+class Level(StrEnum):
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+
+
+class Requirement(Record):
+    """One obligation, with a stable id `KVP-<AREA>-<NNN>`."""
+
+    id: str = Field(pattern=r"^KVP-[A-Z]+-\d{3}$")
+    level: Level = Level.MUST
+    title: str
+    text: str
+    why: str
+    profile: str
+    """manager, scheduler, ranks or kernel: who is judged by it."""
+    needs: tuple[str, ...] = ()
+    """Capabilities without which it is UNSUPPORTED."""
+    chapter: str = ""
+    """Section of the chapter it comes from, such as "3.2.1"; empty if the chapter is silent."""
+    seen: tuple[str, ...] = ()
+    """Real faults: "vllm-project/vllm#42571" or "owner/name: what was seen"."""
+    fault: str = ""
+    """A fault its tests must kill."""
+    status: Literal["active", "planned"] = "active"
+
+    @property
+    def area(self) -> str:
+        return self.id.split("-")[1]
+
+
+class Capability(Record):
+    """A named part of the contract."""
+
+    name: str
+    profile: str
+    members: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    """Members that may be missing though the capability is named."""
+    attribute: str = ""
+    """Attribute that gives the capability when it is set ("reserved", "policy.evict"); such a
+    capability is not named by the subject. Empty for all others."""
+    text: str
+
+
+class Profile(Record):
+    """A kind of subject: what it has to offer, and the areas it is judged by."""
+
+    name: str
+    factory: str
+    """The call that makes a subject."""
+    members: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    judges: tuple[str, ...]
+    """Areas ("POOL") or single requirements ("KVP-POOL-002")."""
+    text: str
+
+
+# ---------------------------------------------------------------- histories
+
+
+class Operation(Record):
+    """One call of a history; fields beyond `op` are that call's arguments.
+
+    op: add, append, append_batch, commit, commit_batch, free, fork, truncate, swap_out, swap_in, table,
+    match, block_keys, batch, csr, slots, wire, codec, reset, alloc, retain, release, release_many,
+    sizing, reclaim (add `free_blocks() * block_size` fresh tokens and free them again).
+    """
+
+    op: str
+    seq: Any = None
+    tokens: tuple[Any, ...] | None = None
+    keys: dict[str, Any] | None = None
+    child: Any = None
+    computed: int | None = None
+    length: int | None = None
+    seqs: tuple[Any, ...] | None = None
+    lo: int | None = None
+    hi: int | None = None
+    blocks: tuple[int, ...] | None = None
+    """For the raw pool: indices into the list of blocks that this history has allocated."""
+    args: dict[str, Any] | None = None
+    expect: dict[str, Any] | None = None
+    """What must be observed: value, outcome, free, new_blocks; a difference fails the case's aim."""
+
+    def __str__(self) -> str:
+        fields = self.model_dump(exclude_none=True, exclude={"op", "expect"})
+        parts = [f"{k}={list(v) if isinstance(v, tuple) else v}" for k, v in fields.items()]
+        return f"{self.op}({', '.join(parts)})"
+
+
+class Case(Record):
+    """A history, the pool it runs on, and the requirement it aims at."""
+
+    id: str
+    aim: tuple[str, ...]
+    """Requirements this case judges: they pass if no finding names them."""
+    needs: tuple[str, ...] = ()
+    num_blocks: int
+    """Usable blocks: a subject that reserves ids is made with so many more."""
+    block_size: int
+    history: tuple[Operation, ...] = ()
+    stands_for: tuple[str, ...] = ()
+    """Findings of these requirements also count against the aim: the scene defines the aim."""
+    note: str = ""
+    """The class of fault it is after, and what would go wrong."""
+    seed: int | None = None
+
+
+# ---------------------------------------------------------------- observations
+
+UNWRITTEN = -1
+"""In `reads`: a slot that was never written."""
+DROPPED = -2
+"""In `reads`: a position whose entry a declared window has dropped."""
+
+
+class Observation(Record):
+    """What was seen of the subject during and after one operation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    outcome: str
+    """ok, skipped, OutOfBlocks, Refused, UnknownSequence, BadInput, BadSlots, or error."""
+    value: Any = None
+    detail: str = ""
+    """Message of the exception, or the traceback's last lines for `error`."""
+    probe: bool | None = None
+    """What can_add or can_append said just before."""
+    matched: int | None = None
+    """What match said just before an add."""
+    copies: tuple[tuple[Any, Any], ...] = ()
+    free: int | None = None
+    tables: dict[int, tuple[int, ...]] = Field(default_factory=dict)
+    stale: tuple[int, ...] = ()
+    """Sequences whose earlier returned table object was rewritten by this operation."""
+    reads: dict[int, tuple[int, ...]] = Field(default_factory=dict)
+    """For each live sequence, the write serial found at each computed position."""
+    writes: tuple[tuple[int, int, int, int, int], ...] = ()
+    """(serial, block, offset, seq, position) written during the operation."""
+    refs: dict[int, int] = Field(default_factory=dict)
+    selfcheck: tuple[str, ...] = ()
+
+
+class Finding(Record):
+    """Something a check found wrong."""
+
+    requirement: str
+    step: int
+    """Index of the operation."""
+    expected: str
+    got: str
+    message: str = ""
+
+
+# ---------------------------------------------------------------- results
+
+
+class Verdict(StrEnum):
+    """Worst first: a requirement's verdict is the worst of its cases."""
+
+    FAIL = "FAIL"
+    TIMEOUT = "TIMEOUT"
+    ERROR = "ERROR"
+    XPASS = "XPASS"
+    XFAIL = "XFAIL"
+    PASS = "PASS"
+    UNSUPPORTED = "UNSUPPORTED"
+    PRECONDITION = "PRECONDITION"
+    PLANNED = "PLANNED"
+    NOT_RUN = "NOT_RUN"
+
+
+class Environment(Record):
+    """The machine and versions a number or verdict belongs to."""
+
+    kvproof: str
+    python: str
+    platform: str
+    cpu: str
+    cores: int
+    memory_gib: float
+    packages: dict[str, str]
+    missing: dict[str, str]
+    """What is not here and what does not run for that: {"torch": "kernel and rank profiles"}."""
+    commit: str | None = None
+
+
+class Header(Record):
+    """First line of a result file."""
+
+    kind: Literal["header"] = "header"
+    schema_version: int = 1
+    spec: str = SPEC_VERSION
+    what: Literal["conformance", "bench"]
+    implementation: str
+    version: str = ""
+    capabilities: tuple[str, ...] = ()
+    profile: str = "manager"
+    seed: int
+    started: str
+    command: str
+    environment: Environment
+    requirements: tuple[Requirement, ...] = ()
+
+
+class Result(Record):
+    """Verdict of one requirement in one case."""
+
+    kind: Literal["result"] = "result"
+    case: str
+    requirement: str
+    verdict: Verdict
+    reason: str = ""
+    expected: str = ""
+    got: str = ""
+    after: str = ""
+    """An earlier finding in the same history that this one may follow from."""
+    history: tuple[Operation, ...] = ()
+    num_blocks: int | None = None
+    block_size: int | None = None
+    step: int | None = None
+    replay: str = ""
+    vector: str = ""
+    milliseconds: float = 0.0
+
+
+class Sample(Record):
+    """One measured cell of a benchmark."""
+
+    kind: Literal["sample"] = "sample"
+    implementation: str
+    cell: str
+    """Name of the workload, such as decode_step."""
+    parameters: dict[str, Any]
+    unit: str
+    median: float
+    low: float
+    """25th percentile."""
+    high: float
+    """75th percentile."""
+    rounds: int
+    cal: float | None = None
+    """ns of one turn of the calibration loop around this cell."""
+    per_cal: float | None = None
+    """median / cal, for times a sequence or a block: comparable between machines."""
+    counters: dict[str, float] = Field(default_factory=dict)
+    note: str = ""
+
+
+class Footer(Record):
+    """Last line of a complete result file."""
+
+    kind: Literal["footer"] = "footer"
+    complete: bool
+    cases: int
+    must_run: int
+    failed: int
+    exit_status: int
+    seconds: float
+
+
+Line = Annotated[Header | Result | Sample | Footer, Field(discriminator="kind")]
+"""One line of a result file."""

@@ -1,0 +1,1 @@
+"""Paged-attention kernels and how they are built and launched."""
