@@ -1,0 +1,5 @@
+"""(history, observations) -> findings, each naming a requirement."""
+
+from kvproof.checks.judge import judge
+
+__all__ = ["judge"]

@@ -1,0 +1,136 @@
+"""Judges contents: every live sequence, read back through its table, is its own history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvproof.checks.step import Step
+from kvproof.oracle.model import Sequence
+from kvproof.records import DROPPED, Finding
+
+
+def read_back(step: Step) -> Iterator[Finding]:
+    """The KV that a sequence reads is the KV of its whole history: PREFIX-*, EVICT-002, SHARE-*, SWAP-001."""
+    for seq, reads in step.seen.reads.items():
+        sequence = step.model.sequences.get(seq)
+        if sequence is None or sequence.swapped:
+            continue
+        for position, serial in enumerate(reads):
+            if position >= sequence.length or serial == DROPPED:
+                continue
+            expected, got = sequence.fingerprints[position], step.model.print_of(serial)
+            if got != expected:
+                yield from _wrong(step, seq, sequence, position, got)
+                break
+
+
+def _wrong(step: Step, seq: int, sequence: Sequence, position: int, got: int | None) -> Iterator[Finding]:
+    table = step.seen.tables.get(seq, ())
+    index, offset = divmod(position, step.facts.block_size)
+    block = table[index] if index < len(table) else None
+    want = f"position {position} of {seq} reads the KV of {_tail(step, sequence.fingerprints[position])}"
+    found = "a slot that was never written" if got is None else f"the KV of {_tail(step, got)}"
+    found += f" (block {block}, offset {offset})"
+    names = list(_names(step, seq, sequence, position, got, block, offset))
+    if step.has("data"):
+        names.append("DATA-001")
+    for name in names:
+        yield step.finding(name, want, found)
+
+
+def _names(
+    step: Step, seq: int, sequence: Sequence, position: int, got: int | None, block: int | None, offset: int
+) -> Iterator[str]:
+    op = step.op.op
+    if op == "add" and step.op.seq == seq:
+        yield from _wrong_hit(step, sequence, position, got, block, offset)
+    elif op in ("swap_in", "swap_out"):
+        yield "SWAP-001"
+    elif op == "fork" and step.op.child == seq:
+        yield "SHARE-001"
+    elif op == "truncate":
+        yield "TRUNC-001"
+    else:
+        yield from _overwritten(step, seq, sequence, position, block)
+
+
+def _wrong_hit(
+    step: Step, sequence: Sequence, position: int, got: int | None, block: int | None, offset: int
+) -> Iterator[str]:
+    """Which rule a wrong prefix hit breaks, from what the matched block holds."""
+    expected = sequence.fingerprints[position]
+    if isinstance(block, int) and expected in step.model.ever.get((block, offset), set()):
+        yield "EVICT-002"  # it was there once and has been overwritten
+        return
+    if got is None or not _same_place(step, got, position):
+        later = range(position + 1, len(sequence.fingerprints))
+        reads = step.seen.reads.get(step.op.seq, ())
+        right = any(
+            p < len(reads) and step.model.print_of(reads[p]) == sequence.fingerprints[p] for p in later
+        )
+        if right:
+            yield "PREFIX-003"  # a hole in front of a block that does match
+            return
+        if got is None:
+            yield "PREFIX-006"
+            if expected in step.model.drafts:
+                yield "PREFIX-013"
+            return
+    yield from _foreign(step, sequence, position, got)
+
+
+def _same_place(step: Step, got: int, position: int) -> bool:
+    return len(step.model.prints.back(got)) - 2 == position  # the root is no position
+
+
+def _foreign(step: Step, sequence: Sequence, position: int, got: int) -> Iterator[str]:
+    """The block holds another history: which part of it differs."""
+    size = step.facts.block_size
+    here = step.model.prints.back(got)
+    mine = step.model.prints.back(sequence.fingerprints[position])
+    if [token for token, _ in here[1:]] == [token for token, _ in mine[1:]]:
+        yield "PREFIX-007"  # the tokens are equal, so a key differs
+        return
+    reads = step.seen.reads.get(step.op.seq, ())
+    first = position // size * size
+    last = min(first + size, len(reads))
+    theirs = [step.model.print_of(reads[p]) for p in range(first, last)]
+    tokens = [step.model.prints.back(t)[-1][0] if t is not None else None for t in theirs]
+    own = [step.model.prints.back(p)[-1][0] for p in sequence.fingerprints[first:last]]
+    if tokens == own:
+        yield "PREFIX-002"  # its own tokens are equal, those before it are not
+    elif len(own) > 1 and all(a != b for a, b in zip(tokens, own, strict=True)):
+        yield "PREFIX-008"  # nothing in common but a key
+    else:
+        yield "PREFIX-001"
+
+
+def _overwritten(step: Step, seq: int, sequence: Sequence, position: int, block: int | None) -> Iterator[str]:
+    """It was right before: somebody wrote into it, or its own copy was not made."""
+    before = step.before.tables.get(seq, ())
+    index = position // step.facts.block_size
+    if index < len(before) and before[index] != block:
+        yield "SHARE-006"
+        yield "SHARE-002"
+        return
+    writers = {s for _, b, _, s, _ in step.seen.writes if b == block} - {seq}
+    families = {step.model.sequences[s].family for s in writers if s in step.model.sequences}
+    if sequence.family in families:
+        yield "SHARE-002"
+    elif writers:
+        yield "POOL-002"
+        full = (index + 1) * step.facts.block_size
+        if full <= sequence.length and sequence.fingerprints[full - 1] in step.model.may_hit:
+            yield "EVICT-001"
+    else:
+        yield "SHARE-006" if step.seen.copies else "TABLE-003"
+
+
+def _tail(step: Step, history: int) -> str:
+    """The last tokens of a history, for people."""
+    path = step.model.prints.back(history)
+    domain = path[0][1] or ()
+    tokens = [f"{token}" if tag is None else f"{token}{tag}" for token, tag in path[1:]]
+    shown = ("... " if len(tokens) > 12 else "") + " ".join(tokens[-12:])
+    keys = f" under {dict(domain)}" if domain else ""  # type: ignore[call-overload]
+    return f"[{shown}]{keys}"

@@ -1,0 +1,88 @@
+"""One step as the checks see it: the operation, what was seen before and after, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvproof.oracle.model import Facts, Model, Sequence
+from kvproof.records import Case, Finding, Observation, Operation
+
+FAILED = frozenset({"OutOfBlocks", "Refused", "UnknownSequence", "BadInput", "BadSlots"})
+START = Observation(outcome="ok")
+
+
+@dataclass(frozen=True)
+class Step:
+    case: Case
+    index: int
+    op: Operation
+    seen: Observation
+    before: Observation
+    """The observation of the step before."""
+    was: dict[int, Sequence]
+    """The sequences before the operation."""
+    was_raw: dict[int, int]
+    """References of raw blocks before it."""
+    model: Model
+    """After the operation."""
+
+    @property
+    def facts(self) -> Facts:
+        return self.model.facts
+
+    @property
+    def ok(self) -> bool:
+        return self.seen.outcome == "ok"
+
+    @property
+    def failed(self) -> bool:
+        return self.seen.outcome in FAILED
+
+    @property
+    def wrong_on_purpose(self) -> bool:
+        """The operation asks for something that must be refused as bad input."""
+        return bool((self.op.args or {}).get("bad") or (self.op.args or {}).get("unknown"))
+
+    def has(self, capability: str) -> bool:
+        return capability in self.facts.capabilities
+
+    def finding(self, requirement: str, expected: str, got: str, message: str = "") -> Finding:
+        return Finding(
+            requirement=f"KVP-{requirement}", step=self.index, expected=expected, got=got, message=message
+        )
+
+    def owners(self, seen: Observation | None = None) -> dict[int, list[tuple[int, int]]]:
+        """Block -> (sequence, index) of every table entry that names it."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for seq, table in (seen or self.seen).tables.items():
+            for index, block in enumerate(table):
+                if block >= 0:
+                    found.setdefault(block, []).append((seq, index))
+        return found
+
+    def held(self, seen: Observation | None = None) -> set[int]:
+        """Distinct blocks in tables, and raw ones with a reference left."""
+        blocks = set(self.owners(seen))
+        return blocks | {b for b, n in self.model.raw_refs.items() if n > 0}
+
+    def live(self) -> Iterator[tuple[int, Sequence, tuple[int, ...]]]:
+        """(id, sequence, table) of every live sequence that is not swapped out."""
+        for seq, table in self.seen.tables.items():
+            sequence = self.model.sequences.get(seq)
+            if sequence is not None and not sequence.swapped:
+                yield seq, sequence, table
+
+    def free_before(self) -> int | None:
+        return self.facts.capacity - self.facts.watermark if self.index == 0 else self.before.free
+
+    def tail_shared(self, seq: int) -> bool:
+        """Before the operation, the partial tail of `seq` was in another table too."""
+        table = self.before.tables.get(seq, ())
+        sequence = self.was.get(seq)
+        if sequence is None or sequence.length % self.facts.block_size == 0 or not table:
+            return False
+        index = sequence.length // self.facts.block_size
+        if index >= len(table):
+            return False
+        return len(self.owners(self.before).get(table[index], ())) > 1

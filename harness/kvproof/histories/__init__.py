@@ -1,0 +1,1 @@
+"""Histories: operations as data. Directed at one fault class each, or seeded and random."""

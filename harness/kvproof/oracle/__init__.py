@@ -1,0 +1,1 @@
+"""What should be there: histories of tokens, the sequence model, the LRU counter."""

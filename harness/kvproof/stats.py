@@ -1,0 +1,88 @@
+"""Medians, growth and intervals: the arithmetic behind every verdict about time.
+
+Medians throughout, because other tenants of a machine only ever make a round slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def median(xs: Sequence[float]) -> float:
+    """The middle value of `xs`, the mean of the middle two for an even count.
+
+    Raises:
+        ValueError: `xs` is empty.
+    """
+    return quantiles(xs, (0.5,))[0]
+
+
+def quantiles(xs: Sequence[float], qs: Sequence[float] = (0.25, 0.5, 0.75)) -> tuple[float, ...]:
+    """The quantiles `qs` (0..1) of `xs`, interpolated linearly between neighbours.
+
+    Raises:
+        ValueError: `xs` is empty, or a quantile lies outside 0..1.
+    """
+    if not len(xs):
+        raise ValueError("no values: quantiles need at least one")
+    bad = [q for q in qs if not 0 <= q <= 1]
+    if bad:
+        raise ValueError(f"quantile {bad[0]}: allowed are 0 to 1")
+    return tuple(float(q) for q in np.quantile(np.asarray(xs, dtype=np.float64), qs))
+
+
+def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Growth exponent: the least-squares slope of log(y) over log(x).
+
+    0 is a cost that does not grow, 1 a linear one, 2 a quadratic one. Give the median of the
+    rounds at each size as y.
+
+    Args:
+        xs: sizes, positive, at least two different ones.
+        ys: costs at those sizes, positive, any unit.
+
+    Raises:
+        ValueError: lengths differ, a value is not positive, or all sizes are equal.
+    """
+    if len(xs) != len(ys):
+        raise ValueError(f"{len(xs)} sizes but {len(ys)} costs: one cost a size")
+    x, y = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
+    if not (np.all(x > 0) and np.all(y > 0)):
+        raise ValueError("sizes and costs must be positive: the slope is taken on logarithms")
+    if len(np.unique(x)) < 2:
+        raise ValueError("a slope needs at least two different sizes")
+    lx, ly = np.log(x), np.log(y)
+    dx = lx - lx.mean()
+    return float((dx @ (ly - ly.mean())) / (dx @ dx))
+
+
+def ratio_interval(
+    a: Sequence[float], b: Sequence[float], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """median(a) / median(b) with a bootstrap interval: (ratio, low, high).
+
+    Both sides are resampled on their own with replacement; the interval is the percentile
+    interval of the ratio. It speaks of the rounds given, so one process's rounds say nothing
+    about the next process (arXiv:2007.10899).
+
+    Args:
+        a, b: positive values in the same unit.
+        level: coverage, between 0 and 1.
+        resamples: bootstrap draws.
+        seed: of the draws; equal input and seed give the equal interval.
+
+    Raises:
+        ValueError: a side is empty or holds a value that is not positive, or a bad level.
+    """
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if not (x.size and y.size and np.all(x > 0) and np.all(y > 0)):
+        raise ValueError("a ratio of medians needs positive values on both sides")
+    if not 0 < level < 1:
+        raise ValueError(f"level {level}: allowed is between 0 and 1")
+    rng = np.random.default_rng(seed)
+    mx = np.median(rng.choice(x, (resamples, x.size)), axis=1)
+    my = np.median(rng.choice(y, (resamples, y.size)), axis=1)
+    low, high = np.quantile(mx / my, ((1 - level) / 2, (1 + level) / 2))
+    return float(np.median(x) / np.median(y)), float(low), float(high)

@@ -1,0 +1,151 @@
+"""Finds an implementation by what the user typed.
+
+`NAME[:FACTORY]` an installed one, `path/to/adapter.py[:FACTORY]`, or `package.module[:FACTORY]`.
+The factory is `make` unless named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+IMPLEMENTATIONS = "kvproof_impls"
+CHECKOUT_VARIABLE = "KVPROOF_CHECKOUT"
+"""Adapters to repositories that are no packages read the folder of the checkout from here."""
+
+
+class SubjectError(Exception):
+    """The implementation cannot be found or opened; the message says what is allowed."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """Where an implementation is and what it needs; nothing of it is imported yet."""
+
+    spec: str
+    """As the user typed it; opens the same one in another process."""
+    module: str
+    """Dotted module name, or the path of a Python file."""
+    factory_name: str
+    name: str
+    summary: str = ""
+    version: str = ""
+    requires: dict[str, str] = field(default_factory=dict)
+    """Import name -> the command that installs it."""
+    checkout: str = ""
+    """owner/name of the repository whose checkout it reads."""
+
+    def missing(self) -> dict[str, str]:
+        """What is not here: import name or checkout -> what to do about it."""
+        absent = {m: how for m, how in self.requires.items() if importlib.util.find_spec(m) is None}
+        folder = os.environ.get(CHECKOUT_VARIABLE, "")
+        if self.checkout and not Path(folder or "?").is_dir():
+            absent[f"checkout of {self.checkout}"] = "give the folder of a checkout with --checkout PATH"
+        return absent
+
+    def factory(self) -> Callable[..., Any]:
+        """Import the module and return its factory `make(num_blocks, block_size)`.
+
+        Raises:
+            SubjectError: the module cannot be imported, or has no such factory.
+        """
+        try:
+            module = _load(self.module)
+        except Exception as error:
+            raise SubjectError(
+                f"{self.spec}: importing {self.module} failed: {type(error).__name__}: {error}"
+            ) from error
+        made = getattr(module, self.factory_name, None)
+        if not callable(made):
+            public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+            raise SubjectError(
+                f"{self.spec}: {self.module} has no factory {self.factory_name!r}; "
+                f"callables there: {', '.join(public) or 'none'}"
+            )
+        return made  # type: ignore[no-any-return]
+
+
+def _load(module: str) -> ModuleType:
+    if not module.endswith(".py"):
+        return importlib.import_module(module)
+    path = Path(module).resolve()
+    name = f"kvproof_adapter_{path.stem}"
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    sys.path.insert(0, str(path.parent))  # an adapter may import its neighbours
+    try:
+        spec.loader.exec_module(loaded)
+    finally:
+        sys.path.remove(str(path.parent))
+    return loaded
+
+
+def _folders() -> dict[str, Path]:
+    """Installed implementations: name -> folder that holds impl.toml and adapter.py."""
+    package = importlib.util.find_spec(IMPLEMENTATIONS)
+    roots = package.submodule_search_locations if package else None
+    found: dict[str, Path] = {}
+    for root in roots or []:
+        for toml in sorted(Path(root).glob("*/impl.toml")):
+            found.setdefault(toml.parent.name, toml.parent)
+    return found
+
+
+def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
+    facts = tomllib.loads((folder / "impl.toml").read_text(encoding="utf-8"))
+    install = facts.get("install", "pip install {}")
+    return Implementation(
+        spec=spec,
+        module=f"{IMPLEMENTATIONS}.{name}.adapter",
+        factory_name=factory,
+        name=name if factory == "make" else f"{name}:{factory}",
+        summary=facts.get("summary", ""),
+        version=facts.get("version", ""),
+        requires={m: install.format(m) for m in facts.get("requires", [])},
+        checkout=facts.get("checkout", ""),
+    )
+
+
+def installed() -> list[Implementation]:
+    """Every implementation that can be named, in order of name."""
+    return [_installed(n, f, n, "make") for n, f in sorted(_folders().items())]
+
+
+def find(spec: str) -> Implementation:
+    """The implementation that `spec` names.
+
+    Raises:
+        SubjectError: there is none; the message lists the installed ones.
+    """
+    where, _, factory = spec.rpartition(":") if ":" in spec else (spec, "", "make")
+    if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise SubjectError(f"{spec}: there is no file {where}")
+        path = str(Path(where).resolve())
+        return Implementation(f"{path}:{factory}", path, factory, name=f"{where}:{factory}")
+    folders = _folders()
+    if where in folders:
+        return _installed(where, folders[where], spec, factory)
+    try:
+        known = importlib.util.find_spec(where) is not None
+    except (ImportError, ValueError):
+        known = False
+    if not known:
+        raise SubjectError(
+            f"no implementation {where!r}: installed are {', '.join(sorted(folders)) or 'none'}; "
+            "or give path/to/adapter.py:make or package.module:make"
+        )
+    return Implementation(spec, where, factory, name=spec)

@@ -1,0 +1,112 @@
+"""Times one operation at several sizes, inside the worker, rounds interleaved over the sizes."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+ROUNDS = 7
+BLOCK_SIZE = 16
+
+Body = Callable[[], None]
+
+
+def _allocate(make: Any, pool: int) -> Body:
+    """Add and free a sequence of 8 blocks, on a pool three quarters full."""
+    manager = make(pool, BLOCK_SIZE)
+    manager.add(0, list(range(1, pool * BLOCK_SIZE * 3 // 4)))
+    manager.commit(0, pool * BLOCK_SIZE * 3 // 4 - 1)
+    tokens = [7] * (8 * BLOCK_SIZE)
+
+    def body() -> None:
+        for seq in (1, 2, 3, 4):
+            manager.add(seq, tokens)
+            manager.free(seq)
+
+    return body
+
+
+def _look_up(make: Any, blocks: int) -> Body:
+    """Find a cached prompt of `blocks` blocks; cost a block must not grow with the prompt."""
+    manager = make(2 * blocks + 8, BLOCK_SIZE)
+    tokens = [i % 50_000 for i in range(blocks * BLOCK_SIZE + 1)]
+    manager.add(0, tokens)
+    manager.commit(0, len(tokens))
+    manager.free(0)
+
+    def body() -> None:
+        manager.add(1, tokens)
+        manager.free(1)
+
+    return body
+
+
+def _step_batch(make: Any, width: int) -> Body:
+    """Batch tensor of a decode step for 8 sequences of `width` blocks each."""
+    manager = make(8 * (width + 40) + 8, BLOCK_SIZE)
+    for seq in range(8):
+        manager.add(seq, [seq + 1] * (width * BLOCK_SIZE - seq))
+        manager.commit(seq, width * BLOCK_SIZE - seq)
+    seqs = list(range(8))
+    length = [width * BLOCK_SIZE - s for s in seqs]
+
+    def body() -> None:
+        for s in seqs:
+            manager.append(s, [5])
+            length[s] += 1
+            manager.commit(s, length[s])
+        manager.batch(seqs)
+
+    return body
+
+
+BODIES: dict[str, Callable[[Any, int], Body]] = {
+    "allocate": _allocate,
+    "look_up": _look_up,
+    "step_batch": _step_batch,
+}
+
+
+def _table_memory(make: Any, sizes: tuple[int, ...]) -> list[list[float]]:
+    """[reported growth, traced growth] in bytes of the tables: one long sequence beside 63 short."""
+    (width,) = sizes
+    manager = make(width + 200, BLOCK_SIZE)
+    for seq in range(1, 64):
+        manager.add(seq, [seq])
+    gc.collect()
+    reported = manager.table_bytes()
+    tokens = [3] * (width * BLOCK_SIZE)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        manager.add(0, tokens)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    held = manager.table_bytes()
+    rows = manager.batch(list(range(64)))[0]
+    return [[float(held - reported), float(grown)], [float(held), float(getattr(rows, "nbytes", 0))]]
+
+
+def measure_growth(make: Any, name: str, sizes: tuple[int, ...]) -> list[list[float]]:
+    """Seconds of each round for each size: rounds[i][j] is round j at sizes[i]."""
+    if name == "table_memory":
+        return _table_memory(make, sizes)
+    bodies = [BODIES[name](make, size) for size in sizes]
+    for body in bodies:
+        body()
+    times: list[list[float]] = [[] for _ in sizes]
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(ROUNDS):
+            for i, body in enumerate(bodies):
+                start = time.perf_counter()
+                body()
+                times[i].append(time.perf_counter() - start)
+    finally:
+        gc.enable()
+    return times

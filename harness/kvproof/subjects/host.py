@@ -1,0 +1,211 @@
+"""The parent's side: starts a worker, sends it histories, kills it when a call hangs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import selectors
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kvproof.records import Case, Observation
+from kvproof.subjects.find import Implementation, SubjectError
+from kvproof.subjects.worker import BEAT, send
+
+CALL_LIMIT = 10.0
+"""Seconds that one call may take by default."""
+OPEN_LIMIT = 120.0
+"""Seconds for importing the subject: real engines import slowly."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case."""
+
+    observations: tuple[Observation, ...]
+    end: Literal["complete", "error", "timeout", "died"] = "complete"
+    step: int = -1
+    """The operation it ended at, -1 the factory; of no meaning when complete."""
+    detail: str = ""
+
+
+class Died(Exception):
+    """The worker is gone: its exit status and last words."""
+
+
+class TimedOut(Exception):
+    """A call passed its limit and the worker was killed."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+
+@dataclass
+class Worker:
+    """One worker process; started at first use, started again after a death."""
+
+    implementation: Implementation
+    call_limit: float = CALL_LIMIT
+    environment: dict[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+    _beat: mmap.mmap | None = None
+
+    def describe(self, num_blocks: int, block_size: int) -> dict[str, Any]:
+        """Capabilities and attributes.
+
+        Raises:
+            SubjectError: the subject cannot be opened or made.
+        """
+        try:
+            kind, payload = self._ask("describe", (num_blocks, block_size))
+        except (Died, TimedOut) as error:
+            raise SubjectError(f"{self.implementation.spec}: {_words(error, self.call_limit)}") from error
+        if kind != "description":
+            raise SubjectError(f"{self.implementation.spec}: {payload}")
+        return dict(payload)
+
+    def growth(self, name: str, sizes: tuple[int, ...]) -> Any:
+        """Costs of the operation `name` at several pool sizes; see subjects.growth.
+
+        Raises:
+            SubjectError: it failed, hung or died.
+        """
+        limit, self.call_limit = self.call_limit, max(self.call_limit, 60.0)
+        try:
+            kind, payload = self._ask("growth", (name, sizes))
+        except (Died, TimedOut) as error:
+            raise SubjectError(_words(error, self.call_limit)) from error
+        finally:
+            self.call_limit = limit
+        if kind != "growth":
+            raise SubjectError(str(payload))
+        return payload
+
+    def run(self, case: Case) -> Outcome:
+        """Run one case; a hang, an exit or an exception is an outcome, never raised."""
+        try:
+            kind, payload = self._ask("run", case)
+        except TimedOut as error:
+            return self._until(case, error.step, "timeout", f"no answer within {self.call_limit:g} s")
+        except Died as error:
+            step = self._last_step()
+            return self._until(case, step, "died", str(error))
+        if kind != "observations":
+            return Outcome((), "error", -1, str(payload))
+        seen = tuple(payload)
+        if seen and seen[-1].outcome == "error":
+            return Outcome(seen, "error", len(seen) - 1, seen[-1].detail)
+        return Outcome(seen)
+
+    def _until(self, case: Case, step: int, end: Literal["timeout", "died"], detail: str) -> Outcome:
+        """What was seen before the bad operation, by running the history up to it again."""
+        self.stop()
+        if step <= 0:
+            return Outcome((), end, step, detail)
+        try:
+            _, payload = self._ask("run", case.model_copy(update={"history": case.history[:step]}))
+        except (TimedOut, Died):
+            self.stop()
+            return Outcome((), end, step, detail)
+        seen = tuple(payload) if isinstance(payload, list) else ()
+        return Outcome(seen, end, step, detail)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream:
+                    stream.close()
+            self._process = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------ one question
+
+    def _ask(self, kind: str, payload: Any) -> tuple[str, Any]:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            send(self._process.stdin, (kind, payload))  # type: ignore[arg-type]
+        except BrokenPipeError:
+            raise self._death() from None
+        return self._answer(self.call_limit)
+
+    def _start(self) -> None:
+        self.stop()
+        handle, path = tempfile.mkstemp(prefix="kvproof-beat-")
+        os.write(handle, BEAT.pack(-1, 0.0))
+        self._beat = mmap.mmap(handle, BEAT.size)
+        os.close(handle)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  read back when the worker dies
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvproof.subjects.worker", self.implementation.spec, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, **self.environment},
+        )
+        kind, payload = self._answer(OPEN_LIMIT)
+        Path(path).unlink(missing_ok=True)
+        if kind != "ready":
+            self.stop()
+            raise SubjectError(str(payload))
+
+    def _answer(self, limit: float) -> tuple[str, Any]:
+        """The next message, watching the beat while it is awaited."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        stream = self._process.stdout
+        with selectors.DefaultSelector() as ready:
+            ready.register(stream, selectors.EVENT_READ)
+            while not ready.select(timeout=min(0.1, limit / 4)):
+                step, began = self._read_beat()
+                if began and time.monotonic() - began > limit:
+                    self.stop()
+                    raise TimedOut(step)
+                if self._process.poll() is not None:
+                    break
+        head = stream.read(8)
+        if len(head) < 8:
+            raise self._death()
+        data = stream.read(struct.unpack("<q", head)[0])
+        try:
+            kind, answer = pickle.loads(data)
+        except (pickle.UnpicklingError, EOFError, ValueError):
+            raise self._death() from None
+        return kind, answer
+
+    def _read_beat(self) -> tuple[int, float]:
+        assert self._beat is not None
+        step, began = BEAT.unpack_from(self._beat, 0)
+        return step, began
+
+    def _last_step(self) -> int:
+        return self._read_beat()[0] if self._beat is not None else -1
+
+    def _death(self) -> Died:
+        assert self._process is not None
+        status = self._process.wait()
+        self._stderr.seek(0)
+        words = self._stderr.read()[-400:].decode("utf-8", "replace").strip().splitlines()[-1:]
+        said = f"; its last words: {words[0]}" if words else ""
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return Died(f"the process ended with {how}{said}")
+
+
+def _words(error: Exception, limit: float) -> str:
+    return f"no answer within {limit:g} s" if isinstance(error, TimedOut) else str(error)

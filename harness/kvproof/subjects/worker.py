@@ -1,0 +1,136 @@
+"""The worker process: holds one implementation, runs the histories it is sent.
+
+Frames of pickle over stdin and stdout. What the subject prints goes to stderr. The current
+operation and its start are kept in a small mapped file, so that the parent can see a hang and
+kill the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from kvproof.records import Case, Observation
+from kvproof.subjects.calls import drive
+from kvproof.subjects.drive import Clock, describe
+from kvproof.subjects.find import SubjectError, find
+from kvproof.subjects.growth import measure_growth
+
+BEAT = struct.Struct("<qd")
+"""Operation index (-1 the factory) and the monotonic second it began; 0.0 when idle."""
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(struct.pack("<q", len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """The next message.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    head = stream.read(8)
+    if len(head) < 8:
+        raise EOFError
+    (size,) = struct.unpack("<q", head)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)
+
+
+class Beat:
+    """Writes the operation that is under way into the mapped file."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), BEAT.size)
+
+    @contextlib.contextmanager
+    def __call__(self, step: int) -> Iterator[None]:
+        BEAT.pack_into(self.map, 0, step, time.monotonic())
+        try:
+            yield
+        finally:
+            BEAT.pack_into(self.map, 0, step, 0.0)
+
+
+def describe_manager(manager: Any) -> dict[str, Any]:
+    """Capabilities and attributes of a subject, as plain data."""
+    return {
+        "capabilities": sorted(str(c) for c in manager.capabilities),
+        "members": sorted(
+            n for n in dir(manager) if not n.startswith("_") and callable(getattr(manager, n, None))
+        ),
+        "reserved": sorted(int(r) for r in getattr(manager, "reserved", ())),
+        "lookahead": int(getattr(manager, "lookahead", 0)),
+        "lazy": bool(getattr(manager, "lazy", False)),
+        "policy": dict(getattr(manager, "policy", {})),
+        "guard": getattr(manager, "guard", None),
+        "publish": str(getattr(manager, "publish", "commit")),
+    }
+
+
+def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until end-of-file."""
+    try:
+        with beat(-1):
+            make = find(spec).factory()
+    except (SubjectError, SystemExit) as error:
+        send(answers, ("cannot open", str(error) or describe(error)))
+        return
+    send(answers, ("ready", None))
+    while True:
+        kind, payload = receive(requests)
+        try:
+            if kind == "run":
+                send(answers, ("observations", run_case(make, payload, beat)))
+            elif kind == "describe":
+                with beat(-1):
+                    send(answers, ("description", describe_manager(make(*payload))))
+            elif kind == "growth":
+                with beat(-1):
+                    send(answers, ("growth", measure_growth(make, *payload)))
+        except EOFError:
+            raise
+        except (Exception, SystemExit) as error:
+            send(answers, ("error", describe(error)))
+
+
+def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
+    """Observations of one case on a fresh manager."""
+    try:
+        with beat(-1):
+            manager = make(case.num_blocks, case.block_size)
+    except (Exception, SystemExit) as error:
+        return [
+            Observation(
+                outcome="error", detail=f"make({case.num_blocks}, {case.block_size}): {describe(error)}"
+            )
+        ]
+    return list(drive(manager, case, beat))
+
+
+def main() -> None:
+    spec, beat = sys.argv[1], Beat(sys.argv[2])
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # prints of the subject, C code included, must not break the frames
+    sys.stdout = sys.stderr
+    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        serve(spec, beat, sys.stdin.buffer, answers)
+    os._exit(0)  # a subject's threads or atexit hooks must not keep the process
+
+
+if __name__ == "__main__":
+    main()
