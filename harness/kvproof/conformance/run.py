@@ -1,0 +1,193 @@
+"""`kvproof conformance`: judges one implementation after another and writes their result files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kvproof import ledger, spec
+from kvproof.conformance.plugin import Plugin
+from kvproof.conformance.session import Session, Settings, file_name
+from kvproof.environment import describe
+from kvproof.records import Footer, Header, Level, Result, Verdict
+from kvproof.report.results import ResultWriter
+from kvproof.subjects import Implementation, SubjectError, find
+from kvproof.subjects.host import Worker
+
+FAILING = frozenset({Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS})
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of one implementation."""
+
+    implementation: Implementation
+    exit_status: int
+    path: Path | None
+    trouble: str = ""
+    """Why there is no file, or what broke in the suite."""
+
+
+def judge_all(
+    impls: Sequence[str], settings: Settings, console: Console, quiet: bool = False
+) -> list[Judged]:
+    """Judge each; a result file each.
+
+    Raises:
+        SubjectError: one of them names nothing.
+    """
+    return [judge_one(find(impl), settings, console, quiet) for impl in impls]
+
+
+def judge_one(
+    implementation: Implementation, settings: Settings, console: Console, quiet: bool = False
+) -> Judged:
+    index = spec.load()
+    missing = implementation.missing()
+    if missing:
+        return _not_here(implementation, settings, index, missing)
+    with Worker(implementation, settings.call_limit) as worker:
+        try:
+            description = worker.describe(8, 4)
+        except SubjectError as error:
+            return Judged(implementation, 3, None, str(error))
+        known = ledger.load(_ledger_path(implementation), index.requirements)
+        session = Session(worker, index, settings, description, known)
+        header = _header(implementation, settings, index, tuple(description["capabilities"]))
+        path = settings.folder / f"{file_name(implementation)}.jsonl"
+        start = time.perf_counter()
+        with ResultWriter(path, header) as writer:
+            session.emit = writer.write
+            broken = _run_pytest(session, console, quiet)
+            for _ in session.shortest():
+                pass
+            for result in ledger.stale(session.results, known):
+                session.results.append(result)
+                writer.write(result)
+            footer = _footer(session, time.perf_counter() - start, broken)
+            writer.close(footer)
+    trouble = "\n".join(broken)
+    return Judged(implementation, footer.exit_status, path, trouble)
+
+
+def _run_pytest(session: Session, console: Console, quiet: bool) -> list[str]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
+    ) as progress:
+        task = progress.add_task(session.name, total=None)
+
+        def advance(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        plugin = Plugin(session, advance)
+        saved = {k: os.environ.pop(k, None) for k in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # what the user has installed must not interfere
+        try:
+            # An empty configuration of our own: that of the folder it is started in is not meant for us.
+            code = pytest.main(
+                [
+                    str(TESTS),
+                    "-c",
+                    str(TESTS / "pytest.ini"),
+                    "--rootdir",
+                    str(TESTS),
+                    "-p",
+                    "no:terminal",
+                    "-p",
+                    "no:cacheprovider",
+                    "-p",
+                    "no:faulthandler",
+                    "--import-mode=importlib",
+                ],
+                plugins=[plugin],
+            )
+        finally:
+            os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)
+            os.environ.update({k: v for k, v in saved.items() if v is not None})
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not plugin.broken:
+        plugin.broken.append(f"pytest ended with {code!r}")
+    return plugin.broken
+
+
+def _footer(session: Session, seconds: float, broken: Sequence[str]) -> Footer:
+    levels = {r.id: r.level for r in session.spec.requirements.values()}
+    worst: dict[str, set[Verdict]] = {}
+    for result in session.results:
+        worst.setdefault(result.requirement, set()).add(result.verdict)
+    must = {r: v for r, v in worst.items() if levels[r] is Level.MUST}
+    ran = [r for r, v in must.items() if v - {Verdict.UNSUPPORTED}]
+    failed = [r for r, v in must.items() if v & FAILING]
+    stale = [r for r, v in worst.items() if Verdict.XPASS in v]
+    status = 3 if broken or not ran else 1 if failed or stale else 0
+    return Footer(
+        complete=not broken,
+        cases=session.cases,
+        must_run=len(ran),
+        failed=len(failed),
+        exit_status=status,
+        seconds=round(seconds, 3),
+    )
+
+
+def _header(
+    implementation: Implementation, settings: Settings, index: spec.Spec, capabilities: tuple[str, ...]
+) -> Header:
+    return Header(
+        what="conformance",
+        implementation=implementation.name,
+        version=implementation.version,
+        capabilities=capabilities,
+        profile=settings.profile,
+        seed=settings.seed,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=" ".join(["kvproof", *sys.argv[1:]]),
+        environment=describe(),
+        requirements=tuple(
+            r
+            for r in index.requirements.values()
+            if (not settings.requirements or r.id in settings.requirements)
+        ),
+    )
+
+
+def _not_here(
+    implementation: Implementation, settings: Settings, index: spec.Spec, missing: dict[str, str]
+) -> Judged:
+    """A file that says PRECONDITION for every requirement, and what would change that."""
+    path = settings.folder / f"{file_name(implementation)}.jsonl"
+    reason = "; ".join(f"{what} is not here: {how}" for what, how in missing.items())
+    with ResultWriter(path, _header(implementation, settings, index, ())) as writer:
+        for r in index.requirements.values():
+            if r.status == "active" and (not settings.requirements or r.id in settings.requirements):
+                writer.write(
+                    Result(case="precondition", requirement=r.id, verdict=Verdict.PRECONDITION, reason=reason)
+                )
+        writer.close(Footer(complete=True, cases=0, must_run=0, failed=0, exit_status=0, seconds=0.0))
+    return Judged(implementation, 0, path)
+
+
+def _ledger_path(implementation: Implementation) -> Path:
+    """known.toml beside the adapter."""
+    if implementation.module.endswith(".py"):
+        return Path(implementation.module).parent / "known.toml"
+    found = find_spec(implementation.module)
+    return Path(found.origin).parent / "known.toml" if found and found.origin else Path("known.toml")
+
+
+def exit_status(judged: Sequence[Judged]) -> int:
+    """1 if anything failed, else 3 if anything is incomplete, else 0."""
+    counts = Counter(j.exit_status for j in judged)
+    return 1 if counts[1] else 3 if counts[3] else 0

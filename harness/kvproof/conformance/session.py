@@ -1,0 +1,209 @@
+"""One implementation under judgement: runs cases in its worker and turns findings into results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvproof import ledger
+from kvproof.checks import judge
+from kvproof.histories.build import runnable
+from kvproof.histories.shrink import shrink
+from kvproof.oracle.model import Facts
+from kvproof.records import Case, Finding, Result, Verdict
+from kvproof.spec import Spec
+from kvproof.subjects import Implementation
+from kvproof.subjects.host import CALL_LIMIT, Outcome, Worker
+
+RANDOM = "KVP-POOL-001"
+"""A random history that does not end counts against this: it aims at nothing in particular."""
+_ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for."""
+
+    profile: str = "manager"
+    requirements: tuple[str, ...] = ()
+    """Judge these only; empty for all."""
+    histories: int = 400
+    """Seeded random histories."""
+    seed: int = 0
+    call_limit: float = CALL_LIMIT
+    folder: Path = Path("results/runs")
+
+
+@dataclass
+class Session:
+    """Runs cases and keeps their results."""
+
+    worker: Worker
+    spec: Spec
+    settings: Settings
+    description: dict[str, Any]
+    known: list[ledger.Known] = field(default_factory=list)
+    emit: Callable[[Result], None] = lambda result: None
+    results: list[Result] = field(default_factory=list)
+    cases: int = 0
+    failing: dict[str, Case] = field(default_factory=dict)
+    """Requirement -> the shortest failing case so far."""
+
+    @property
+    def name(self) -> str:
+        return self.worker.implementation.name
+
+    @property
+    def gates(self) -> frozenset[str]:
+        """Capabilities, and what attributes declare: reserved, evict:lru-tail and so on."""
+        d = self.description
+        gates = set(d["capabilities"])
+        gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
+        gates |= {f"{name}:{value}" for name, value in d["policy"].items()}
+        gates |= {"policy"} if d["policy"] else set()
+        return frozenset(gates)
+
+    def facts(self, case: Case) -> Facts:
+        d = self.description
+        return Facts(
+            num_blocks=case.num_blocks,
+            block_size=case.block_size,
+            capabilities=frozenset(d["capabilities"]),
+            reserved=frozenset(d["reserved"]),
+            lookahead=d["lookahead"],
+            lazy=d["lazy"],
+            policy=d["policy"],
+            publish=d["publish"],
+        )
+
+    # ------------------------------------------------------------ cases
+
+    def check(self, case: Case) -> list[Result]:
+        """Run a case; a result for each requirement it aims at or was found to break."""
+        wanted = self.settings.requirements
+        aims = [a for a in case.aim if not wanted or a in wanted]
+        if case.aim and not aims:
+            return []
+        self.cases += 1
+        lacking = runnable(case, self.gates)
+        if lacking:
+            reason = "needs " + ", ".join(sorted(lacking))
+            return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=reason) for aim in aims]
+        start = time.perf_counter()
+        outcome, findings = self.run(case)
+        spent = (time.perf_counter() - start) * 1e3
+        found = {f.requirement for f in findings}
+        results = [self._failed(case, f, findings[0], spent) for f in findings]
+        for aim in aims:
+            if aim not in found:
+                results.append(self._ended(case, aim, outcome, spent))
+        if not case.aim and outcome.end != "complete" and (not wanted or RANDOM in wanted):
+            results.append(self._ended(case, RANDOM, outcome, spent))
+        return results
+
+    def run(self, case: Case) -> tuple[Outcome, list[Finding]]:
+        """Drive the subject through the case and judge what was seen."""
+        sized = case.model_copy(update={"num_blocks": case.num_blocks + len(self.description["reserved"])})
+        outcome = self.worker.run(sized)
+        findings = judge(sized, self.facts(sized), outcome.observations)
+        known = self.spec.requirements
+        wanted = self.settings.requirements
+        return outcome, [
+            f for f in findings if f.requirement in known and (not wanted or f.requirement in wanted)
+        ]
+
+    def _failed(self, case: Case, finding: Finding, first: Finding, spent: float) -> Result:
+        short = case.model_copy(update={"history": case.history[: finding.step + 1]})
+        best = self.failing.get(finding.requirement)
+        if best is None or len(short.history) < len(best.history):
+            self.failing[finding.requirement] = short
+        after = first.requirement if first.step < finding.step else ""
+        return self.record(
+            case.id,
+            finding.requirement,
+            Verdict.FAIL,
+            reason=finding.message,
+            expected=finding.expected,
+            got=finding.got,
+            after=after,
+            history=short.history,
+            num_blocks=case.num_blocks,
+            block_size=case.block_size,
+            step=finding.step,
+            milliseconds=spent,
+        )
+
+    def _ended(self, case: Case, aim: str, outcome: Outcome, spent: float) -> Result:
+        verdict = _ENDS.get(outcome.end)
+        if verdict is None:
+            return self.record(case.id, aim, Verdict.PASS, milliseconds=spent)
+        step = max(outcome.step, 0)
+        at = f"{case.history[step]}: " if 0 <= outcome.step < len(case.history) else ""
+        return self.record(
+            case.id,
+            aim,
+            verdict,
+            reason=f"{at}{outcome.detail}",
+            history=case.history[: step + 1],
+            num_blocks=case.num_blocks,
+            block_size=case.block_size,
+            step=step,
+            milliseconds=spent,
+        )
+
+    def record(self, case: str, requirement: str, verdict: Verdict, **fields: Any) -> Result:
+        """Keep a result and hand it on."""
+        result = ledger.settle(
+            Result(case=case, requirement=requirement, verdict=verdict, **fields), self.known
+        )
+        self.results.append(result)
+        self.emit(result)
+        return result
+
+    # ------------------------------------------------------------ shortest histories
+
+    def shortest(self) -> Iterator[Result]:
+        """For each failing requirement the shortest history found, saved as a vector."""
+        for requirement, case in sorted(self.failing.items()):
+            small = shrink(case, lambda c, r=requirement: self._shows(c, r) is not None)  # type: ignore[misc]
+            finding = self._shows(small, requirement)
+            if finding is None:  # it does not fail every time
+                small, finding = case, self._shows(case, requirement)
+            if finding is None:
+                continue
+            small = small.model_copy(
+                update={"history": small.history[: finding.step + 1], "aim": (requirement,)}
+            )
+            path = (
+                self.settings.folder
+                / "failures"
+                / f"{file_name(self.worker.implementation)}-{requirement}.json"
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(small.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
+            yield self.record(
+                f"{case.id} (shortest)",
+                requirement,
+                Verdict.FAIL,
+                reason=finding.message,
+                expected=finding.expected,
+                got=finding.got,
+                history=small.history,
+                num_blocks=small.num_blocks,
+                block_size=small.block_size,
+                step=finding.step,
+                replay=f"kvproof replay {path} --impl {self.worker.implementation.spec}",
+                vector=str(path),
+            )
+
+    def _shows(self, case: Case, requirement: str) -> Finding | None:
+        _, findings = self.run(case)
+        return next((f for f in findings if f.requirement == requirement), None)
+
+
+def file_name(implementation: Implementation) -> str:
+    """The name of an implementation as a file name."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in Path(implementation.name).name)

@@ -1,0 +1,13 @@
+"""Directed cases of PREFIX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvproof.conformance.citing import directed
+from kvproof.records import Case
+
+
+@directed("PREFIX")
+def test_directed(case: Case, check: Callable[[Case], None]) -> None:
+    check(case)

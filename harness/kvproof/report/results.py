@@ -1,0 +1,160 @@
+"""Result files: JSON lines, the header first, a record a line, the footer last.
+
+Lines are flushed as they are written, so that a run that dies leaves what it had found. A file
+without a footer is incomplete and is refused as such.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from pydantic import TypeAdapter, ValidationError
+
+from kvproof.records import Footer, Header, Line, Result, Sample
+
+KINDS = ("header", "result", "sample", "footer")
+_LINE: TypeAdapter[Header | Result | Sample | Footer] = TypeAdapter(Line)
+
+
+class ResultsError(ValueError):
+    """A result file cannot be used; the message names the file and the line."""
+
+
+class NoHeader(ResultsError):
+    """The first line is not a header, or the file is empty."""
+
+
+class Incomplete(ResultsError):
+    """There is no footer: the run died, or is still going on."""
+
+
+class UnknownKind(ResultsError):
+    """A line is of a kind that this version does not know."""
+
+
+class BadLine(ResultsError):
+    """A line is not JSON, lacks a field, has one too many, or stands where it must not."""
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """A complete result file."""
+
+    path: Path
+    header: Header
+    results: tuple[Result, ...]
+    samples: tuple[Sample, ...]
+    footer: Footer
+
+
+class ResultWriter:
+    """Writes a result file line by line.
+
+    Use it in a `with`; leaving that without `close(footer)` leaves the file incomplete on purpose.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._stream: TextIO | None = path.open("w", encoding="utf-8", newline="\n")
+        self._put(header)
+
+    def write(self, record: Result | Sample) -> None:
+        """Append one record.
+
+        Raises:
+            ResultsError: the file is closed.
+        """
+        self._put(record)
+
+    def close(self, footer: Footer) -> None:
+        """Append the footer and close the file.
+
+        Raises:
+            ResultsError: the file is closed already.
+        """
+        self._put(footer)
+        self._end()
+
+    def __enter__(self) -> ResultWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _put(self, record: Header | Result | Sample | Footer) -> None:
+        if self._stream is None:
+            raise ResultsError(f"{self.path.name}: the file is closed; nothing may follow the footer")
+        self._stream.write(record.model_dump_json() + "\n")
+        self._stream.flush()
+
+    def _end(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def read(path: Path) -> ResultFile:
+    """Read a complete result file.
+
+    Raises:
+        NoHeader, Incomplete, UnknownKind, BadLine: see there.
+        OSError: the file cannot be opened.
+    """
+    header: Header | None = None
+    footer: Footer | None = None
+    results: list[Result] = []
+    samples: list[Sample] = []
+    with path.open(encoding="utf-8") as stream:
+        for number, text in enumerate(stream, 1):
+            where = f"{path.name}:{number}"
+            if footer is not None:
+                raise BadLine(f"{where}: a line behind the footer")
+            line = _parse(text, where)
+            if header is None:
+                if not isinstance(line, Header):
+                    raise NoHeader(f"{where}: the first line is a {line.kind}, not a header")
+                header = line
+            elif isinstance(line, Header):
+                raise BadLine(f"{where}: a second header")
+            elif isinstance(line, Result):
+                results.append(line)
+            elif isinstance(line, Sample):
+                samples.append(line)
+            else:
+                footer = line
+    if header is None:
+        raise NoHeader(f"{path.name}: the file is empty")
+    if footer is None:
+        found = f"{len(results)} results and {len(samples)} samples"
+        raise Incomplete(f"{path.name}: no footer after {found}: the run did not end")
+    return ResultFile(path, header, tuple(results), tuple(samples), footer)
+
+
+def _parse(text: str, where: str) -> Header | Result | Sample | Footer:
+    try:
+        data: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        # The last line of a killed run is cut short: no newline.
+        if not text.endswith("\n"):
+            raise Incomplete(f"{where}: the line is cut short: the run did not end") from None
+        raise BadLine(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(data, dict):
+        raise BadLine(f"{where}: a {type(data).__name__} where an object is expected")
+    if data.get("kind") not in KINDS:
+        raise UnknownKind(f"{where}: kind {data.get('kind')!r}; known: {', '.join(KINDS)}")
+    try:
+        return _LINE.validate_python(data, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise BadLine(f"{where}: {field}: {first['msg']}") from None

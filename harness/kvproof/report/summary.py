@@ -1,0 +1,197 @@
+"""What a conformance file says: a verdict for each requirement, by area, and the failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvproof.records import Level, Requirement, Result, Verdict
+from kvproof.report.results import ResultFile, ResultsError
+
+JUDGED = (
+    Verdict.FAIL,
+    Verdict.TIMEOUT,
+    Verdict.ERROR,
+    Verdict.XPASS,
+    Verdict.XFAIL,
+    Verdict.PASS,
+    Verdict.UNSUPPORTED,
+)
+APART = (Verdict.PRECONDITION, Verdict.PLANNED, Verdict.NOT_RUN)
+"""Shown beside the others, never as one of them: nothing was learned about the subject."""
+
+BAD = (Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS)
+"""Verdicts that fail a run when the requirement is a MUST."""
+
+_ORDER = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A requirement that did not hold, with the case that shows it in the fewest operations."""
+
+    requirement: Requirement
+    result: Result
+    others: tuple[str, ...]
+    """Further cases with the same verdict."""
+
+    @property
+    def advisory(self) -> bool:
+        """A SHOULD that does not hold: shown, and never fails the run. (An XPASS always does.)"""
+        return self.requirement.level is Level.SHOULD and self.result.verdict is not Verdict.XPASS
+
+    def history(self) -> list[str]:
+        """The operations, one a line; the one at which it was found is marked."""
+        lines = []
+        for step, operation in enumerate(self.result.history):
+            mark = "  <- here" if step == self.result.step else ""
+            lines.append(f"{step:>3}  {operation}{mark}")
+        return lines
+
+    def pool(self) -> str:
+        """The pool of the history, or "" if the case has none."""
+        if self.result.num_blocks is None:
+            return ""
+        return f"{self.result.num_blocks} blocks of {self.result.block_size} tokens"
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A requirement about which nothing was learned, and why."""
+
+    requirement: Requirement
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The verdicts of one conformance file."""
+
+    file: ResultFile
+    verdicts: dict[str, Verdict]
+    """Requirement id -> worst verdict of its cases, sorted by id."""
+    areas: dict[str, Counter[Verdict]]
+    """Area -> number of requirements with each verdict."""
+    failures: tuple[Failure, ...]
+    """MUST before SHOULD, each sorted by id."""
+    known: tuple[Failure, ...]
+    """Expected failures, with the reason given for each."""
+    planned: tuple[Requirement, ...]
+    not_run: tuple[NotRun, ...]
+
+    @property
+    def columns(self) -> tuple[Verdict, ...]:
+        """Verdicts that occur, judged ones first; PASS and FAIL always."""
+        seen = set(self.verdicts.values()) | {Verdict.PASS, Verdict.FAIL}
+        return tuple(v for v in (*JUDGED, *APART) if v in seen)
+
+    @property
+    def headline(self) -> str:
+        """One line: who was judged, how it ended, in numbers."""
+        header, footer = self.file.header, self.file.footer
+        name = f"{header.implementation} {header.version}".strip()
+        advice = {f.requirement.id for f in self.failures if f.advisory}
+        counts = Counter(verdict for key, verdict in self.verdicts.items() if key not in advice)
+        numbers = [f"{counts[v]} {v}" for v in self.columns if counts[v]]
+        numbers += [f"{len(advice)} SHOULD not met"] if advice else []
+        how = ending(footer.complete, footer.exit_status)
+        return f"{name}: {how} ({', '.join(numbers) or 'nothing judged'})"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and rows of areas x verdicts; the last row is the sum, an empty cell a zero."""
+        rows = [[area, *self._cells(counts)] for area, counts in self.areas.items()]
+        total = sum(self.areas.values(), Counter[Verdict]())
+        return ["area", *self.columns], [*rows, ["all", *self._cells(total)]]
+
+    def _cells(self, counts: Counter[Verdict]) -> list[str]:
+        return [str(counts[v]) if counts[v] else "" for v in self.columns]
+
+
+def ending(complete: bool, exit_status: int) -> str:
+    """The exit status in words."""
+    if not complete:
+        return "INCOMPLETE"
+    return {0: "passed", 1: "FAILED", 2: "not run: wrong usage", 3: "EMPTY or incomplete"}.get(
+        exit_status, f"ended with status {exit_status}"
+    )
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """The worst verdict, in the order of `records.Verdict`; NOT_RUN for none."""
+    return min(verdicts, key=_ORDER.__getitem__, default=Verdict.NOT_RUN)
+
+
+def summarize(file: ResultFile) -> Summary:
+    """Sum up a conformance file.
+
+    Raises:
+        ResultsError: it holds a benchmark, or a result of a requirement that its header lacks.
+    """
+    if file.header.what != "conformance":
+        raise ResultsError(f"{file.path.name}: holds a {file.header.what} run; conformance is needed here")
+    requirements = {r.id: r for r in sorted(file.header.requirements, key=lambda r: r.id)}
+    cases: dict[str, list[Result]] = {key: [] for key in requirements}
+    for result in file.results:
+        if result.requirement not in cases:
+            raise ResultsError(
+                f"{file.path.name}: case {result.case}: the header has no requirement {result.requirement}"
+            )
+        cases[result.requirement].append(result)
+
+    verdicts: dict[str, Verdict] = {}
+    areas: dict[str, Counter[Verdict]] = {}
+    for key, requirement in requirements.items():
+        verdict = worst([result.verdict for result in cases[key]])
+        if verdict is Verdict.NOT_RUN and requirement.status == "planned":
+            verdict = Verdict.PLANNED
+        verdicts[key] = verdict
+        areas.setdefault(requirement.area, Counter())[verdict] += 1
+
+    failures = [_failure(r, cases[k], verdicts[k]) for k, r in requirements.items() if verdicts[k] in BAD]
+    failures.sort(key=lambda failure: failure.advisory)
+    # A requirement that fails elsewhere may have known failures besides: list them all the same.
+    known = [
+        _failure(r, cases[k], Verdict.XFAIL)
+        for k, r in requirements.items()
+        if any(result.verdict is Verdict.XFAIL for result in cases[k])
+    ]
+    skipped = (Verdict.UNSUPPORTED, Verdict.PRECONDITION, Verdict.NOT_RUN)
+    return Summary(
+        file=file,
+        verdicts=verdicts,
+        areas=areas,
+        failures=tuple(failures),
+        known=tuple(known),
+        planned=tuple(r for k, r in requirements.items() if verdicts[k] is Verdict.PLANNED),
+        not_run=tuple(
+            NotRun(r, verdicts[k], _why(r, cases[k], verdicts[k], file.header.capabilities))
+            for k, r in requirements.items()
+            if verdicts[k] in skipped
+        ),
+    )
+
+
+def _failure(requirement: Requirement, results: list[Result], verdict: Verdict) -> Failure:
+    found = sorted(
+        (result for result in results if result.verdict is verdict),
+        # A finding that may follow from an earlier one explains less than one that stands alone.
+        key=lambda result: (bool(result.after), len(result.history), result.case),
+    )
+    others = dict.fromkeys(result.case for result in found[1:] if result.case != found[0].case)
+    return Failure(requirement, found[0], tuple(others))
+
+
+def _why(
+    requirement: Requirement, results: list[Result], verdict: Verdict, capabilities: tuple[str, ...]
+) -> str:
+    reasons = dict.fromkeys(
+        result.reason for result in results if result.verdict is verdict and result.reason
+    )
+    if reasons:
+        return "; ".join(reasons)
+    lacking = [name for name in requirement.needs if name not in capabilities]
+    if lacking:
+        return f"needs {', '.join(lacking)}"
+    return "no case of it was run" if verdict is Verdict.NOT_RUN else "no reason was given"

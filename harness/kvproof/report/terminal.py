@@ -1,0 +1,97 @@
+"""A conformance file on the terminal. Colours only where there is one: rich sees to that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvproof.records import Verdict
+from kvproof.report.results import ResultFile
+from kvproof.report.summary import BAD, Failure, Summary, summarize
+
+_STYLES = {
+    **dict.fromkeys(BAD, "bold red"),
+    Verdict.XFAIL: "yellow",
+    Verdict.PASS: "green",
+}
+
+
+def show(file: ResultFile, report: Path, console: Console | None = None) -> None:
+    """Print the table, the failures and what did not run; the last line is the path of the report.
+
+    Raises:
+        ResultsError: see `summarize`.
+    """
+    console = console or Console()
+    summary = summarize(file)
+    for failure in summary.failures:
+        _failure(console, failure)
+    for failure in summary.known:
+        reason = failure.result.reason or "no reason was given"
+        _line(console, f"known  {failure.requirement.id} {failure.requirement.title}: {reason}", "yellow")
+    _not_run(console, summary)
+    _table(console, summary)
+    bad = file.footer.exit_status != 0 or not file.footer.complete
+    _line(console, summary.headline, "bold red" if bad else "bold green")
+    # Paths are copied: no wrapping, no styling.
+    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    # Histories hold brackets; they are not markup.
+    console.print(Text(text, style=style), highlight=False, soft_wrap=True)
+
+
+def _table(console: Console, summary: Summary) -> None:
+    head, rows = summary.table()
+    table = Table(box=None, pad_edge=False)
+    table.add_column(head[0])
+    for verdict in summary.columns:
+        table.add_column(verdict.value, justify="right", style=_STYLES.get(verdict, ""))
+    for row in rows[:-1]:
+        table.add_row(*row)
+    table.add_section()
+    table.add_row(*rows[-1], style="bold")
+    console.print(table)
+
+
+def _failure(console: Console, failure: Failure) -> None:
+    r, result = failure.requirement, failure.result
+    advice = " (SHOULD: does not fail the run)" if failure.advisory else ""
+    _line(
+        console, f"{result.verdict} {r.id}: {r.title}{advice}", "yellow" if failure.advisory else "bold red"
+    )
+    console.print(Text(r.text), highlight=False)
+    if result.reason:
+        _line(console, result.reason)
+    pool = failure.pool()
+    _line(console, f"case {result.case}" + (f", {pool}" if pool else ""))
+    for line in failure.history():
+        _line(console, f"  {line}", "bold" if line.endswith("<- here") else "")
+    if result.expected:
+        _line(console, f"  expected: {result.expected}")
+    if result.got:
+        _line(console, f"  got:      {result.got}")
+    if result.after:
+        _line(console, f"  may follow from an earlier finding in this history: {result.after}")
+    if failure.others:
+        _line(console, f"  also in {', '.join(failure.others[:5])}" + (", ..." if failure.others[5:] else ""))
+    if result.replay:
+        _line(console, f"  replay: {result.replay}")
+    console.print()
+
+
+def _not_run(console: Console, summary: Summary) -> None:
+    for name, what in sorted(summary.file.header.environment.missing.items()):
+        _line(console, f"not here: {name} ({what})")
+    reasons: dict[tuple[Verdict, str], list[str]] = {}
+    for item in summary.not_run:
+        reasons.setdefault((item.verdict, item.why), []).append(item.requirement.id.removeprefix("KVP-"))
+    for (verdict, why), names in reasons.items():
+        _line(console, f"{verdict}: {why}: {', '.join(names)}", "dim")
+    if summary.planned:
+        names = [r.id.removeprefix("KVP-") for r in summary.planned]
+        _line(console, f"planned, not tested yet: {', '.join(names)}", "dim")
