@@ -60,7 +60,7 @@ def main() -> None:
 @click.option(
     "--histories",
     type=click.IntRange(min=0),
-    default=400,
+    default=600,
     show_default=True,
     help="How many seeded random histories.",
 )

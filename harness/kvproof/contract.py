@@ -9,7 +9,7 @@ An adapter imports the errors from here and may ignore the rest: nothing has to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 
@@ -316,6 +316,22 @@ class ManagerOptions(Protocol):
         ...
 
 
-def keys_or_empty(keys: Mapping[str, Any] | None) -> Keys:
-    """The keys of a sequence, {} for none."""
-    return Keys(**keys) if keys else Keys()  # type: ignore[typeddict-item]
+def require_new(seq: object, live: Container[object]) -> None:
+    """For adapters: `seq` may be added.
+
+    Raises:
+        BadInput: it is no int, negative, or alive.
+    """
+    if type(seq) is not int or seq < 0 or seq in live:
+        raise BadInput(f"sequence id {seq!r}: needs an int, not negative, that is not in use")
+
+
+def require_tokens(tokens: Sequence[object]) -> None:
+    """For adapters: `tokens` may be added or appended.
+
+    Raises:
+        BadInput: there is none, or one that is no int.
+    """
+    wrong = [t for t in tokens if type(t) is not int]
+    if wrong or not len(tokens):
+        raise BadInput(f"tokens: needs at least one int; got {wrong[0]!r}" if wrong else "no tokens")

@@ -109,8 +109,16 @@ class Operation(Record):
 
     def __str__(self) -> str:
         fields = self.model_dump(exclude_none=True, exclude={"op", "expect"})
-        parts = [f"{k}={list(v) if isinstance(v, tuple) else v}" for k, v in fields.items()]
-        return f"{self.op}({', '.join(parts)})"
+        return f"{self.op}({', '.join(f'{name}={_short(value)}' for name, value in fields.items())})"
+
+
+def _short(value: Any) -> str:
+    """A field for people: long lists are cut."""
+    if not isinstance(value, tuple | list):
+        return str(value)
+    if len(value) <= 16:
+        return str(list(value))
+    return f"[{', '.join(map(str, value[:12]))}, ... {len(value)} in all]"
 
 
 class Case(Record):
@@ -145,7 +153,7 @@ class Observation(Record):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     outcome: str
-    """ok, skipped, OutOfBlocks, Refused, UnknownSequence, BadInput, BadSlots, or error."""
+    """ok, skipped, OutOfBlocks, Refused, UnknownSequence, BadInput, BadSlots, error, or unserved."""
     value: Any = None
     detail: str = ""
     """Message of the exception, or the traceback's last lines for `error`."""
@@ -228,6 +236,19 @@ class Header(Record):
     requirements: tuple[Requirement, ...] = ()
 
 
+class Judged(Record):
+    """One case that was run, before its results; its id and seed are enough to run it again."""
+
+    kind: Literal["case"] = "case"
+    id: str
+    aim: tuple[str, ...]
+    num_blocks: int
+    block_size: int
+    operations: int
+    seed: int | None = None
+    note: str = ""
+
+
 class Result(Record):
     """Verdict of one requirement in one case."""
 
@@ -284,5 +305,5 @@ class Footer(Record):
     seconds: float
 
 
-Line = Annotated[Header | Result | Sample | Footer, Field(discriminator="kind")]
+Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]
 """One line of a result file."""

@@ -30,7 +30,7 @@ TESTS = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Judged:
+class Outcome:
     """What came of one implementation."""
 
     implementation: Implementation
@@ -42,7 +42,7 @@ class Judged:
 
 def judge_all(
     impls: Sequence[str], settings: Settings, console: Console, quiet: bool = False
-) -> list[Judged]:
+) -> list[Outcome]:
     """Judge each; a result file each.
 
     Raises:
@@ -53,7 +53,7 @@ def judge_all(
 
 def judge_one(
     implementation: Implementation, settings: Settings, console: Console, quiet: bool = False
-) -> Judged:
+) -> Outcome:
     index = spec.load()
     missing = implementation.missing()
     if missing:
@@ -62,10 +62,10 @@ def judge_one(
         try:
             description = worker.describe(8, 4)
         except SubjectError as error:
-            return Judged(implementation, 3, None, str(error))
+            return Outcome(implementation, 3, None, str(error))
         known = ledger.load(_ledger_path(implementation), index.requirements)
         session = Session(worker, index, settings, description, known)
-        header = _header(implementation, settings, index, tuple(description["capabilities"]))
+        header = _header(implementation, settings, index, tuple(sorted(session.gates)))
         path = settings.folder / f"{file_name(implementation)}.jsonl"
         start = time.perf_counter()
         with ResultWriter(path, header) as writer:
@@ -79,7 +79,7 @@ def judge_one(
             footer = _footer(session, time.perf_counter() - start, broken)
             writer.close(footer)
     trouble = "\n".join(broken)
-    return Judged(implementation, footer.exit_status, path, trouble)
+    return Outcome(implementation, footer.exit_status, path, trouble)
 
 
 def _run_pytest(session: Session, console: Console, quiet: bool) -> list[str]:
@@ -165,7 +165,7 @@ def _header(
 
 def _not_here(
     implementation: Implementation, settings: Settings, index: spec.Spec, missing: dict[str, str]
-) -> Judged:
+) -> Outcome:
     """A file that says PRECONDITION for every requirement, and what would change that."""
     path = settings.folder / f"{file_name(implementation)}.jsonl"
     reason = "; ".join(f"{what} is not here: {how}" for what, how in missing.items())
@@ -176,7 +176,7 @@ def _not_here(
                     Result(case="precondition", requirement=r.id, verdict=Verdict.PRECONDITION, reason=reason)
                 )
         writer.close(Footer(complete=True, cases=0, must_run=0, failed=0, exit_status=0, seconds=0.0))
-    return Judged(implementation, 0, path)
+    return Outcome(implementation, 0, path)
 
 
 def _ledger_path(implementation: Implementation) -> Path:
@@ -187,7 +187,7 @@ def _ledger_path(implementation: Implementation) -> Path:
     return Path(found.origin).parent / "known.toml" if found and found.origin else Path("known.toml")
 
 
-def exit_status(judged: Sequence[Judged]) -> int:
+def exit_status(judged: Sequence[Outcome]) -> int:
     """1 if anything failed, else 3 if anything is incomplete, else 0."""
     counts = Counter(j.exit_status for j in judged)
     return 1 if counts[1] else 3 if counts[3] else 0

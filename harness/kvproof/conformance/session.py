@@ -13,7 +13,8 @@ from kvproof.checks import judge
 from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink
 from kvproof.oracle.model import Facts
-from kvproof.records import Case, Finding, Result, Verdict
+from kvproof.records import Case, Finding, Judged, Result, Verdict
+from kvproof.report.summary import SHORTEST
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation
 from kvproof.subjects.host import CALL_LIMIT, Outcome, Worker
@@ -30,7 +31,7 @@ class Settings:
     profile: str = "manager"
     requirements: tuple[str, ...] = ()
     """Judge these only; empty for all."""
-    histories: int = 400
+    histories: int = 600
     """Seeded random histories."""
     seed: int = 0
     call_limit: float = CALL_LIMIT
@@ -46,7 +47,7 @@ class Session:
     settings: Settings
     description: dict[str, Any]
     known: list[ledger.Known] = field(default_factory=list)
-    emit: Callable[[Result], None] = lambda result: None
+    emit: Callable[[Judged | Result], None] = lambda record: None
     results: list[Result] = field(default_factory=list)
     cases: int = 0
     failing: dict[str, Case] = field(default_factory=dict)
@@ -58,12 +59,12 @@ class Session:
 
     @property
     def gates(self) -> frozenset[str]:
-        """Capabilities, and what attributes declare: reserved, evict:lru-tail and so on."""
+        """Capabilities, and what attributes and optional members add: reserved, match, evict:lru-tail."""
         d = self.description
         gates = set(d["capabilities"])
         gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
-        gates |= {f"{name}:{value}" for name, value in d["policy"].items()}
-        gates |= {"policy"} if d["policy"] else set()
+        gates |= {"match"} & set(d["members"])  # optional with prefix
+        gates |= set(d["policy"]) | {f"{name}:{value}" for name, value in d["policy"].items()}
         return frozenset(gates)
 
     def facts(self, case: Case) -> Facts:
@@ -92,9 +93,13 @@ class Session:
         if lacking:
             reason = "needs " + ", ".join(sorted(lacking))
             return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=reason) for aim in aims]
+        fields = case.model_dump(include={"id", "aim", "num_blocks", "block_size", "seed", "note"})
+        self.emit(Judged(operations=len(case.history), **fields))
         start = time.perf_counter()
         outcome, findings = self.run(case)
         spent = (time.perf_counter() - start) * 1e3
+        if outcome.end == "unserved":
+            return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=outcome.detail) for aim in aims]
         found = {f.requirement for f in findings}
         results = [self._failed(case, f, findings[0], spent) for f in findings]
         for aim in aims:
@@ -141,12 +146,11 @@ class Session:
         if verdict is None:
             return self.record(case.id, aim, Verdict.PASS, milliseconds=spent)
         step = max(outcome.step, 0)
-        at = f"{case.history[step]}: " if 0 <= outcome.step < len(case.history) else ""
         return self.record(
             case.id,
             aim,
             verdict,
-            reason=f"{at}{outcome.detail}",
+            reason=outcome.detail,
             history=case.history[: step + 1],
             num_blocks=case.num_blocks,
             block_size=case.block_size,
@@ -185,7 +189,7 @@ class Session:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(small.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
             yield self.record(
-                f"{case.id} (shortest)",
+                case.id + SHORTEST,
                 requirement,
                 Verdict.FAIL,
                 reason=finding.message,

@@ -99,7 +99,7 @@ _NEEDS = {
     "truncate": {"truncate"},
     "swap_out": {"swap", "copies"},
     "swap_in": {"swap", "copies"},
-    "match": {"prefix"},
+    "match": {"prefix", "match"},
     "block_keys": {"stable_keys"},
     "batch": {"batch"},
     "csr": {"csr"},

@@ -1,4 +1,8 @@
-"""Shrinks a failing history: fewer operations, then shorter and smaller tokens."""
+"""Shrinks a failing history: fewer operations, then shorter tokens.
+
+An add or append and the commit behind it are dropped together, so that what is left is legal for a
+subject without `defer` too.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +13,75 @@ from kvproof.records import Case, Operation
 Fails = Callable[[Case], bool]
 """True if the case still shows the finding that is looked for."""
 
+Unit = tuple[Operation, ...]
+"""Operations that belong together."""
+
 
 def shrink(case: Case, fails: Fails, budget: int = 400) -> Case:
     """The shortest case found that still fails, within `budget` runs."""
     left = budget
 
-    def still(history: list[Operation]) -> bool:
+    def still(units: list[Unit]) -> bool:
         nonlocal left
-        if left <= 0:
+        if left <= 0 or not units:
             return False
         left -= 1
-        return fails(case.model_copy(update={"history": tuple(history)}))
+        return fails(_with(case, units))
 
-    history = _fewer(list(case.history), still)
-    history = _simpler(history, still)
-    history = _fewer(history, still)
-    return case.model_copy(update={"history": tuple(history)})
+    units = _fewer(_units(case.history), still)
+    units = _simpler(units, still)
+    units = _fewer(units, still)
+    return _with(case, units)
 
 
-def _fewer(history: list[Operation], still: Callable[[list[Operation]], bool]) -> list[Operation]:
-    """Drop runs of operations, long ones first."""
-    width = max(1, len(history) // 2)
+def _with(case: Case, units: list[Unit]) -> Case:
+    return case.model_copy(update={"history": tuple(op for unit in units for op in unit)})
+
+
+def _units(history: tuple[Operation, ...]) -> list[Unit]:
+    units: list[Unit] = []
+    for op in history:
+        last = units[-1][-1] if units else None
+        whole = op.op == "commit" and last is not None and last.op in ("add", "append") and last.seq == op.seq
+        step = op.op == "commit_batch" and last is not None and last.op == "append_batch"
+        if whole or step:
+            units[-1] = (*units[-1], op)
+        else:
+            units.append((op,))
+    return units
+
+
+def _fewer(units: list[Unit], still: Callable[[list[Unit]], bool]) -> list[Unit]:
+    """Drop runs of units, long ones first, and sequences as a whole."""
+    for seq in sorted({u[0].seq for u in units if isinstance(u[0].seq, int)}):
+        shorter = [u for u in units if u[0].seq != seq and u[0].child != seq]
+        if len(shorter) < len(units) and still(shorter):
+            units = shorter
+    width = max(1, len(units) // 2)
     while width:
-        start = len(history) - width
+        start = len(units) - width
         while start >= 0:
-            shorter = history[:start] + history[start + width :]
-            if shorter and still(shorter):
-                history = shorter
+            shorter = units[:start] + units[start + width :]
+            if still(shorter):
+                units = shorter
             start -= width if start >= width else max(start, 1)
         width //= 2
-    for seq in {op.seq for op in history if isinstance(op.seq, int)}:  # a sequence as a whole
-        shorter = [op for op in history if op.seq != seq and op.child != seq]
-        if shorter and len(shorter) < len(history) and still(shorter):
-            history = shorter
-    return history
+    return units
 
 
-def _simpler(history: list[Operation], still: Callable[[list[Operation]], bool]) -> list[Operation]:
-    """Shorten the tokens of each operation."""
-    for i, op in enumerate(history):
-        while history[i].tokens and len(history[i].tokens or ()) > 1 and not op.args and not op.expect:
-            tokens = history[i].tokens or ()
-            if history[i].op == "append_batch":
-                break
+def _simpler(units: list[Unit], still: Callable[[list[Unit]], bool]) -> list[Unit]:
+    """Shorten the tokens of each add and append."""
+    for i, unit in enumerate(units):
+        first = unit[0]
+        if first.op not in ("add", "append") or first.args or first.expect:
+            continue
+        while len(tokens := units[i][0].tokens or ()) > 1:
             for shorter in (tokens[: len(tokens) // 2], tokens[:-1], tokens[1:]):
-                candidate = history[i].model_copy(update={"tokens": shorter})
-                changed = [*history[:i], candidate, *history[i + 1 :]]
-                if shorter and still(changed):
-                    history = changed
+                changed = (units[i][0].model_copy(update={"tokens": shorter}), *unit[1:])
+                candidate = [*units[:i], changed, *units[i + 1 :]]
+                if still(candidate):
+                    units = candidate
                     break
             else:
                 break
-    return history
+    return units

@@ -14,10 +14,10 @@ from typing import Any, TextIO
 
 from pydantic import TypeAdapter, ValidationError
 
-from kvproof.records import Footer, Header, Line, Result, Sample
+from kvproof.records import Footer, Header, Judged, Line, Result, Sample
 
-KINDS = ("header", "result", "sample", "footer")
-_LINE: TypeAdapter[Header | Result | Sample | Footer] = TypeAdapter(Line)
+KINDS = ("header", "case", "result", "sample", "footer")
+_LINE: TypeAdapter[Header | Judged | Result | Sample | Footer] = TypeAdapter(Line)
 
 
 class ResultsError(ValueError):
@@ -48,6 +48,7 @@ class ResultFile:
     header: Header
     results: tuple[Result, ...]
     samples: tuple[Sample, ...]
+    cases: tuple[Judged, ...]
     footer: Footer
 
 
@@ -63,7 +64,7 @@ class ResultWriter:
         self._stream: TextIO | None = path.open("w", encoding="utf-8", newline="\n")
         self._put(header)
 
-    def write(self, record: Result | Sample) -> None:
+    def write(self, record: Judged | Result | Sample) -> None:
         """Append one record.
 
         Raises:
@@ -91,7 +92,7 @@ class ResultWriter:
     ) -> None:
         self._end()
 
-    def _put(self, record: Header | Result | Sample | Footer) -> None:
+    def _put(self, record: Header | Judged | Result | Sample | Footer) -> None:
         if self._stream is None:
             raise ResultsError(f"{self.path.name}: the file is closed; nothing may follow the footer")
         self._stream.write(record.model_dump_json() + "\n")
@@ -114,6 +115,7 @@ def read(path: Path) -> ResultFile:
     footer: Footer | None = None
     results: list[Result] = []
     samples: list[Sample] = []
+    cases: list[Judged] = []
     with path.open(encoding="utf-8") as stream:
         for number, text in enumerate(stream, 1):
             where = f"{path.name}:{number}"
@@ -128,6 +130,8 @@ def read(path: Path) -> ResultFile:
                 raise BadLine(f"{where}: a second header")
             elif isinstance(line, Result):
                 results.append(line)
+            elif isinstance(line, Judged):
+                cases.append(line)
             elif isinstance(line, Sample):
                 samples.append(line)
             else:
@@ -137,10 +141,10 @@ def read(path: Path) -> ResultFile:
     if footer is None:
         found = f"{len(results)} results and {len(samples)} samples"
         raise Incomplete(f"{path.name}: no footer after {found}: the run did not end")
-    return ResultFile(path, header, tuple(results), tuple(samples), footer)
+    return ResultFile(path, header, tuple(results), tuple(samples), tuple(cases), footer)
 
 
-def _parse(text: str, where: str) -> Header | Result | Sample | Footer:
+def _parse(text: str, where: str) -> Header | Judged | Result | Sample | Footer:
     try:
         data: Any = json.loads(text)
     except json.JSONDecodeError as error:

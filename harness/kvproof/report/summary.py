@@ -24,6 +24,9 @@ APART = (Verdict.PRECONDITION, Verdict.PLANNED, Verdict.NOT_RUN)
 BAD = (Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS)
 """Verdicts that fail a run when the requirement is a MUST."""
 
+SHORTEST = " (shortest)"
+"""Ends the name of a case that was shrunk from the one before it."""
+
 _ORDER = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
@@ -177,21 +180,20 @@ def _failure(requirement: Requirement, results: list[Result], verdict: Verdict) 
     found = sorted(
         (result for result in results if result.verdict is verdict),
         # A finding that may follow from an earlier one explains less than one that stands alone.
-        key=lambda result: (bool(result.after), len(result.history), result.case),
+        key=lambda result: (bool(result.after), len(result.history), not result.replay, result.case),
     )
-    others = dict.fromkeys(result.case for result in found[1:] if result.case != found[0].case)
+    shown = found[0].case.removesuffix(SHORTEST)
+    others = dict.fromkeys(case for r in found[1:] if (case := r.case.removesuffix(SHORTEST)) != shown)
     return Failure(requirement, found[0], tuple(others))
 
 
 def _why(
     requirement: Requirement, results: list[Result], verdict: Verdict, capabilities: tuple[str, ...]
 ) -> str:
-    reasons = dict.fromkeys(
-        result.reason for result in results if result.verdict is verdict and result.reason
-    )
-    if reasons:
-        return "; ".join(reasons)
     lacking = [name for name in requirement.needs if name not in capabilities]
     if lacking:
         return f"needs {', '.join(lacking)}"
+    reasons = {result.reason for result in results if result.verdict is verdict and result.reason}
+    if reasons:
+        return min(reasons, key=lambda reason: (len(reason), reason))  # the least that would change it
     return "no case of it was run" if verdict is Verdict.NOT_RUN else "no reason was given"

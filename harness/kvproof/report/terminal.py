@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -93,5 +94,6 @@ def _not_run(console: Console, summary: Summary) -> None:
     for (verdict, why), names in reasons.items():
         _line(console, f"{verdict}: {why}: {', '.join(names)}", "dim")
     if summary.planned:
-        names = [r.id.removeprefix("KVP-") for r in summary.planned]
-        _line(console, f"planned, not tested yet: {', '.join(names)}", "dim")
+        areas = Counter(r.area for r in summary.planned)
+        planned = ", ".join(f"{area} {count}" for area, count in areas.items())
+        _line(console, f"planned, not tested yet: {planned}", "dim")

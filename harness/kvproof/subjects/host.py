@@ -30,10 +30,20 @@ class Outcome:
     """What became of one case."""
 
     observations: tuple[Observation, ...]
-    end: Literal["complete", "error", "timeout", "died"] = "complete"
+    end: Literal["complete", "error", "timeout", "died", "unserved"] = "complete"
+    """unserved: the factory refuses pools of this shape."""
     step: int = -1
     """The operation it ended at, -1 the factory; of no meaning when complete."""
     detail: str = ""
+
+
+def ended(seen: tuple[Observation, ...]) -> Outcome:
+    """The outcome of a history that the subject has answered to its end, or to an error."""
+    if seen and seen[0].outcome == "unserved":
+        return Outcome((), "unserved", -1, seen[0].detail)
+    if seen and seen[-1].outcome == "error":
+        return Outcome(seen, "error", len(seen) - 1, seen[-1].detail)
+    return Outcome(seen)
 
 
 class Died(Exception):
@@ -99,10 +109,7 @@ class Worker:
             return self._until(case, step, "died", str(error))
         if kind != "observations":
             return Outcome((), "error", -1, str(payload))
-        seen = tuple(payload)
-        if seen and seen[-1].outcome == "error":
-            return Outcome(seen, "error", len(seen) - 1, seen[-1].detail)
-        return Outcome(seen)
+        return ended(tuple(payload))
 
     def _until(self, case: Case, step: int, end: Literal["timeout", "died"], detail: str) -> Outcome:
         """What was seen before the bad operation, by running the history up to it again."""

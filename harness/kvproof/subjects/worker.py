@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from kvproof.contract import ContractError
 from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
 from kvproof.subjects.drive import Clock, describe
@@ -113,13 +114,15 @@ def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
     try:
         with beat(-1):
             manager = make(case.num_blocks, case.block_size)
+    except ContractError as error:  # its way to say that it does not serve this size
+        return [Observation(outcome="unserved", detail=_made(case, error))]
     except (Exception, SystemExit) as error:
-        return [
-            Observation(
-                outcome="error", detail=f"make({case.num_blocks}, {case.block_size}): {describe(error)}"
-            )
-        ]
+        return [Observation(outcome="error", detail=_made(case, error))]
     return list(drive(manager, case, beat))
+
+
+def _made(case: Case, error: BaseException) -> str:
+    return f"make({case.num_blocks}, {case.block_size}): {describe(error)}"
 
 
 def main() -> None:
