@@ -1,0 +1,1 @@
+"""A block manager of lists and dicts, to be read in five minutes."""

@@ -1,0 +1,41 @@
+"""The factories that the suite opens: `reference`, and two variants of it."""
+
+from __future__ import annotations
+
+from .manager import Manager
+from .scheduler import Scheduler
+
+
+def make(num_blocks: int, block_size: int) -> Manager:
+    """All capabilities, prefix caching on."""
+    return Manager(num_blocks, block_size)
+
+
+def make_uncached(num_blocks: int, block_size: int) -> Manager:
+    """Prefix caching off: tokens are counted and never read."""
+    return Manager(num_blocks, block_size, caching=False)
+
+
+def make_reserved(num_blocks: int, block_size: int) -> Manager:
+    """Block 0 is reserved, as for engines that send padding there."""
+    return Manager(num_blocks, block_size, reserved=1)
+
+
+def make_scheduler(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    """First come, first served; preempted requests are computed again; prefix caching on."""
+    return Scheduler(make(num_blocks, block_size), max_seqs, max_tokens)
+
+
+def make_scheduler_uncached(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    """The same with prefix caching off."""
+    return Scheduler(make_uncached(num_blocks, block_size), max_seqs, max_tokens)
+
+
+def make_scheduler_swap(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    """Preempted requests go to the host tier."""
+    return Scheduler(make(num_blocks, block_size), max_seqs, max_tokens, swap=True)
+
+
+def make_scheduler_priority(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    """Higher priorities go first."""
+    return Scheduler(make(num_blocks, block_size), max_seqs, max_tokens, order="priority")
