@@ -1,0 +1,10 @@
+"""Planted faults over the reference: what the harness is tested by.
+
+registry.py   the record of a fault and the decorator that plants it
+pool.py       POOL, FREE           sharing.py  SHARE, TRUNC
+tables.py     TABLE, STEP, SELF, DATA, PROBE    batch.py  BATCH, SLOT, SIZE, WIRE
+keys.py       PREFIX, block keys   prefix.py   PREFIX, the rest
+evict.py      EVICT
+swap.py       SWAP                 errors.py   ERR
+adapter.py    opens each by name: `faulty:shared_block_queued`
+"""
