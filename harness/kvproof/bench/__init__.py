@@ -1,0 +1,1 @@
+"""The benchmark: control-plane cells and trace replay through the contract."""

@@ -1,0 +1,164 @@
+"""Cells that are not timed round by round: memory, trace replay, waste; and growth with the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kvproof.bench.clock import calibrate
+from kvproof.bench.matrix import Point
+from kvproof.bench.measure import empty
+from kvproof.bench.memory import CHILDREN, footprint
+from kvproof.bench.replay import Replayed, replay, waste
+from kvproof.bench.subject import Subject, Unsupported, Wrong
+from kvproof.bench.traces import Trace
+from kvproof.records import Sample
+from kvproof.stats import quantiles, ratio_interval, slope
+
+Emit = Callable[[Sample], None]
+
+
+def measure_memory(subjects: Sequence[Subject], point: Point, emit: Emit) -> None:
+    """Bytes of metadata a block of an idle pool, tokens kept for the check of a hit apart."""
+    for s in subjects:
+        try:
+            found = footprint(s, **point.parameters)
+        except Unsupported as e:
+            emit(empty(s.name, point, "bytes/block", f"unsupported: {e}"))
+        except Wrong as e:
+            emit(empty(s.name, point, "bytes/block", f"INVALID: {e}"))
+        else:
+            counters = {
+                "token_bytes_block": found.tokens,
+                "resident_bytes_block": found.resident,
+                "create_ms": found.create_ms,
+            }
+            quartiles = (found.metadata,) * 3  # counted, not timed: the same in every process
+            emit(_sample(s.name, point, "bytes/block", quartiles, CHILDREN, counters))
+
+
+def measure_replay(
+    subjects: Sequence[Subject],
+    point: Point,
+    trace: Trace,
+    capacities: Sequence[int],
+    seconds: float,
+    emit: Emit,
+) -> list[str]:
+    """Replay the first requests of a trace at each capacity (tokens, 0 for no bound).
+
+    Returns:
+        A line for each subject whose counts differ from the exact ones it promises.
+    """
+    differences = []
+    part = trace.first(point.parameters["requests"])
+    size = subjects[0].block_size
+    for capacity in capacities:
+        here = Point(
+            point.cell,
+            {
+                "trace": part.name,
+                "requests": len(part.requests),
+                "block_size": size,
+                "capacity_tokens": capacity or "unbounded",
+            },
+        )
+        before = calibrate()
+        runs = replay(subjects, part, capacity // size if capacity else None, seconds)
+        cal = (before + calibrate()) / 2
+        for run in runs:
+            emit(_replayed(run, runs[0], here, cal))
+            if run.difference():
+                differences.append(f"{run.subject.name}, {here}: {run.difference()}")
+    return differences
+
+
+def _replayed(run: Replayed, first: Replayed, point: Point, cal: float) -> Sample:
+    if run.invalid:
+        return empty(run.subject.name, point, "us/request", f"INVALID: {run.invalid}")
+    if not run.nanoseconds:
+        return empty(run.subject.name, point, "us/request", "unsupported: no request fits the capacity")
+    low, median, high, p90 = quantiles([ns / 1e3 for ns in run.nanoseconds], (0.25, 0.5, 0.75, 0.9))
+    ns_block = sum(run.nanoseconds) / max(run.asked, 1)
+    counters: dict[str, float] = {
+        "requests_run": len(run.nanoseconds),
+        "refused": run.refused,
+        "blocks": run.asked,
+        "hits": run.hits,
+        "evictions": run.evictions,
+        "resident": len(run.resident),
+        "exact_hits": run.oracle.hits,
+        "exact_evictions": run.oracle.evictions,
+        "hit_rate": run.hit_rate,
+        "ceiling": run.ceiling,
+        "p90_us": p90,
+        "ns_block": ns_block,
+        "ns_block_per_cal": ns_block / cal,
+    }
+    if run is not first and first.nanoseconds and not first.invalid:
+        rows = min(len(run.nanoseconds), len(first.nanoseconds))
+        ratio = ratio_interval(run.nanoseconds[:rows], first.nanoseconds[:rows], resamples=500)
+        counters |= dict(zip(("ratio", "ratio_low", "ratio_high"), ratio, strict=True))
+    note = "" if run.judged() else "not judged against the exact counts: promises no lru-tail order"
+    return _sample(
+        run.subject.name, point, "us/request", (low, median, high), len(run.nanoseconds), counters, note, cal
+    )
+
+
+def measure_waste(subjects: Sequence[Subject], point: Point, trace: Trace, emit: Emit) -> None:
+    """Slots allocated and not filled while the trace's first requests decode, over all steps."""
+    here = Point(point.cell, point.parameters | {"trace": trace.name, "block_size": subjects[0].block_size})
+    for s in subjects:
+        try:
+            found = waste(s, trace.requests, point.parameters["steps"])
+        except Wrong as e:
+            emit(empty(s.name, here, "% of slots", f"INVALID: {e}"))
+        else:
+            counters = {
+                "end_percent": found.end * 100,
+                "least_percent": found.least_life * 100,
+                "least_end_percent": found.least_end * 100,
+                "requests_run": found.requests,
+            }
+            value = found.life * 100
+            emit(_sample(s.name, here, "% of slots", (value, value, value), found.steps, counters))
+
+
+def growth(samples: Sequence[Sample], emit: Emit) -> None:
+    """For each subject the growth exponents of the cells `pool` and `evict` over the size of the pool."""
+    found: dict[tuple[str, str, tuple[tuple[str, int], ...]], dict[int, float]] = {}
+    for s in samples:
+        if s.cell in ("pool", "evict") and s.rounds:
+            others = tuple((k, v) for k, v in s.parameters.items() if k != "blocks")
+            found.setdefault((s.cell, s.implementation, others), {})[s.parameters["blocks"]] = s.median
+    for (cell, name, others), costs in found.items():
+        if len(costs) > 1:
+            value = slope(list(costs), list(costs.values()))
+            pools = ", ".join(f"{b:,}" for b in costs)
+            point = Point(f"{cell}_growth", {"pools": pools, **dict(others)})
+            emit(_sample(name, point, "exponent", (value, value, value), len(costs)))
+
+
+def _sample(
+    name: str,
+    point: Point,
+    unit: str,
+    quartiles: tuple[float, float, float],
+    rounds: int,
+    counters: dict[str, float] | None = None,
+    note: str = "",
+    cal: float | None = None,
+) -> Sample:
+    low, median, high = quartiles
+    return Sample(
+        implementation=name,
+        cell=point.cell,
+        parameters=point.parameters,
+        unit=unit,
+        median=median,
+        low=low,
+        high=high,
+        rounds=rounds,
+        cal=cal,
+        counters=counters or {},
+        note=note,
+    )

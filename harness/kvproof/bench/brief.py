@@ -1,0 +1,108 @@
+"""The short table that a person reads last: each cell at its telling points only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvproof.records import Sample
+
+
+@dataclass(frozen=True)
+class Telling:
+    """Points of one cell, as a row each.
+
+    what: filled in from the parameters of the point.
+    at: parameters that a point must have; others are free.
+    value: counter to show in the place of the median.
+    unit: of that counter.
+    """
+
+    what: str
+    cell: str
+    at: dict[str, Any]
+    value: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """cells: one text for each implementation."""
+
+    what: str
+    unit: str
+    cells: tuple[str, ...]
+
+
+CAPTION = "lengths in tokens; median (per turn of a fixed Python loop); x: of the first"
+
+_STEP = {"sequences": 1024, "form": "list", "order": "same"}
+_LONG = {"tokens": 131_072, "form": "list"}
+
+TELLING = (
+    Telling("decode step, {sequences:,} sequences", "decode_step", {**_STEP, "caching": True}),
+    Telling("admit {tokens:,}, no cache", "admit_cold", _LONG),
+    Telling("admit {tokens:,}, {cached:.0%} cached", "admit_prefix", {**_LONG, "cached": 0.0}),
+    Telling("admit {tokens:,}, {cached:.0%} cached", "admit_prefix", {**_LONG, "cached": 1.0}),
+    Telling("free {tokens:,}, cache {caching}", "free", {"tokens": 8192}),
+    Telling("fork {tokens:,}", "fork", {"tokens": 8192}),
+    Telling("batch tensor of {sequences:,}", "batch", {"sequences": 1024, "order": "same"}),
+    Telling("growth with the pool", "pool_growth", {}),
+    Telling("metadata, cache {caching}", "memory", {}),
+    Telling("tokens for the check", "memory", {"caching": True}, "token_bytes_block", "bytes/block"),
+    Telling("pool of {blocks:,} made in", "memory", {"caching": True}, "create_ms", "ms"),
+    Telling("hit rate (ceiling), {capacity_tokens}", "replay", {}, "hit_rate", "of tokens"),
+    Telling("replay a request, {capacity_tokens}", "replay", {}),
+)
+
+
+def number(x: float) -> str:
+    """Three digits that matter, thousands set apart."""
+    if x != x:
+        return ""
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def rows(samples: Sequence[Sample]) -> tuple[list[str], list[Row]]:
+    """The implementations, and a row for each telling point that was run."""
+    names = list(dict.fromkeys(s.implementation for s in samples))
+    found = []
+    for telling in TELLING:
+        points: dict[str, dict[str, Sample]] = {}
+        for s in samples:
+            if s.cell == telling.cell and telling.at.items() <= s.parameters.items():
+                points.setdefault(str(s.parameters), {})[s.implementation] = s
+        for point in points.values():
+            some = next((s for s in point.values() if s.rounds), next(iter(point.values())))
+            what = telling.what.format(**{k: _plainly(k, v) for k, v in some.parameters.items()})
+            cells = tuple(_cell(point.get(name), telling) for name in names)
+            found.append(Row(what, telling.unit or some.unit, cells))
+    return names, found
+
+
+def _plainly(name: str, value: Any) -> Any:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name == "capacity_tokens" and isinstance(value, int) and value % 1024 == 0:
+        return f"{value // 1024:,} Ki"
+    return value
+
+
+def _cell(s: Sample | None, telling: Telling) -> str:
+    if s is None:
+        return ""
+    if not s.rounds:
+        return _why(s.note)
+    if telling.value == "hit_rate":
+        return f"{s.counters['hit_rate']:.4f} ({s.counters['ceiling']:.4f})"
+    if telling.value:
+        return number(s.counters[telling.value])
+    text = number(s.median) + (f" ({number(s.per_cal)})" if s.per_cal is not None else "")
+    return text + (f" {number(s.counters['ratio'])}x" if "ratio" in s.counters else "")
+
+
+def _why(note: str) -> str:
+    """Why there is no number, in a word or two."""
+    kind, _, rest = note.partition(": ")
+    return "left out" if rest.startswith("left out") else kind

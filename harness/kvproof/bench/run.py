@@ -1,0 +1,256 @@
+"""`kvproof bench`: implementations side by side on the manager profile, and a trace replayed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from kvproof import spec
+from kvproof.bench import tables, traces
+from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_waste
+from kvproof.bench.matrix import APART, Point, load
+from kvproof.bench.measure import Job
+from kvproof.bench.subject import Subject, open_subject
+from kvproof.bench.test_control_plane import PLUGIN
+from kvproof.environment import describe
+from kvproof.records import Footer, Header, Sample
+from kvproof.report.results import ResultWriter
+from kvproof.subjects import SubjectError, find
+
+DEFAULT = ("reference", "plain")
+CAPACITY = (262_144, 1_048_576)
+"""Tokens: a GPU of 141 GB holds under a million tokens of an 8B model at 128 KiB a token."""
+CELL_S = {True: 1.0, False: 4.0}
+"""Seconds for the rounds of one subject in one cell, quick or not."""
+REPLAY_S = {True: 12.0, False: 120.0}
+"""Seconds in one subject's calls in one replay, quick or not."""
+SYNTHETIC_REQUESTS = 1000
+PIPE_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured on whom. capacity: of the replayed cache in tokens, 0 for no bound."""
+
+    subjects: Sequence[Subject]
+    points: Sequence[Point]
+    trace: traces.Trace
+    capacity: Sequence[int]
+    quick: bool
+    seed: int
+
+
+def run(
+    impls: list[str],
+    trace: Path | None,
+    capacity: list[int],
+    block_size: int,
+    cells: list[str] | None,
+    quick: bool,
+    seed: int,
+    out: Path,
+    quiet: bool,
+) -> int:
+    """Measure implementations and write the results to `out`/<time>-bench/.
+
+    Args:
+        impls: implementations to find; none: the reference beside the plain one.
+        trace: Mooncake or Azure file, gzip-compressed or not; None: a seeded synthetic trace.
+        capacity: capacities of the replayed cache in tokens, 0 for no bound; none: 256 Ki and 1 Mi.
+        block_size: tokens a block.
+        cells: cells of the matrix to run; None: all.
+        quick: the short matrix, at most the first 1,000 requests of the trace.
+        seed: of the synthetic trace.
+        out: folder that holds all runs.
+        quiet: no progress and no table, only the path of the report.
+
+    Returns:
+        0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
+        arguments are wrong; 3 there is not one number, or the run was broken off.
+    """
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width of its own
+        console.width = max(console.width, PIPE_WIDTH)
+    try:
+        if block_size < 1:
+            raise ValueError(f"block size {block_size}: at least 1 token")
+        for tokens in capacity:
+            if tokens and tokens < block_size:
+                raise ValueError(
+                    f"capacity {tokens}: allowed are 0 and at least one block of {block_size} tokens"
+                )
+        points = load(spec.find(), cells, quick)
+        if traces.TRACE_BLOCK % block_size and any(p.cell == "replay" for p in points):
+            raise ValueError(f"block size {block_size}: a replay allows divisors of {traces.TRACE_BLOCK}")
+        requests = traces.read(trace) if trace else traces.synthetic(seed, SYNTHETIC_REQUESTS)
+        subjects: list[Subject] = []
+        for name in impls or DEFAULT:
+            implementation = find(name)
+            missing = implementation.missing()
+            for what, how in missing.items():
+                console.print(f"PRECONDITION {name}: no {what}: {how}", markup=False, highlight=False)
+            if not missing:
+                subject = open_subject(implementation, block_size)
+                again = sum(s.spec == subject.spec for s in subjects)
+                if again:  # twice the same one: how far apart two equal ones are measured
+                    subject.name += f" #{again + 1}"
+                subjects.append(subject)
+    except (ValueError, OSError, SubjectError, spec.SpecError) as e:
+        console.print(str(e), markup=False, highlight=False)
+        return 2
+    if not subjects or not points:
+        console.print("nothing to measure: no implementation can run here")
+        return 3
+    plan = Plan(subjects, points, traces.with_ids(requests), capacity or CAPACITY, quick, seed)
+    return measure(plan, out, console, quiet)
+
+
+def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
+    """Measure opened subjects; arguments and answer as in `run`."""
+    started, now = time.monotonic(), datetime.now(UTC)
+    folder = _fresh(out, f"{now:%Y%m%dT%H%M%SZ}-bench")
+    header = Header(
+        what="bench",
+        implementation=", ".join(s.name for s in plan.subjects),
+        version=", ".join(s.version for s in plan.subjects),
+        capabilities=tuple(sorted(plan.subjects[0].capabilities)),
+        seed=plan.seed,
+        started=now.isoformat(timespec="seconds"),
+        command=shlex.join(["kvproof", *sys.argv[1:]]),
+        environment=describe(),
+    )
+    samples: list[Sample] = []
+    findings: list[str] = []
+    complete = True
+    with ResultWriter(folder / "bench.jsonl", header) as file:
+
+        def emit(sample: Sample) -> None:
+            samples.append(sample)
+            file.write(sample)
+            if sample.note.startswith("INVALID"):
+                findings.append(
+                    f"{sample.implementation}, {Point(sample.cell, sample.parameters)}: {sample.note}"
+                )
+
+        try:
+            with _progress(len(plan.points), quiet) as tell:
+                findings += _cells(plan, emit, tell)
+                growth(samples, emit)
+                findings += _apart(plan, emit, tell)
+        except KeyboardInterrupt:
+            complete = False
+            findings.append("broken off from the keyboard")
+        measured = sum(1 for s in samples if s.rounds)
+        status = 3 if not complete else 1 if findings else 0 if measured else 3
+        seconds = round(time.monotonic() - started, 1)
+        file.close(
+            Footer(
+                complete=complete,
+                cases=len(samples),
+                must_run=0,
+                failed=len(findings),
+                exit_status=status,
+                seconds=seconds,
+            )
+        )
+    report = tables.write(folder, header, samples, findings)
+    if not quiet:
+        tables.terminal(console, samples)
+    for line in findings:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+    return status
+
+
+def _fresh(out: Path, name: str) -> Path:
+    """A new folder; a second run in the same second gets a number."""
+    for number in range(1, 1000):
+        folder = out / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(f"{out / name}: 1000 runs of this second are there")
+
+
+@contextlib.contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[Point], None]]:
+    """A bar on the terminal, nothing elsewhere; told each point before it is measured."""
+    console = Console(file=sys.stderr)  # named now: the in-process pytest run swaps sys.stderr
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        row, done = bar.add_task("", total=total), iter(range(total))
+        yield lambda point: bar.update(row, description=str(point), completed=next(done, total))
+
+
+class _Bridge:
+    """Hands the job to the in-process pytest run, and keeps what failed there."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.failures: list[str] = []
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self.job, PLUGIN)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            lines = report.longreprtext.strip().splitlines()
+            self.failures.append(f"{report.nodeid.split('::')[-1]}: {lines[-1] if lines else 'failed'}")
+
+
+def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[Point], None]) -> list[str]:
+    """The timed cells, run by pytest-benchmark; returns what failed outside the subjects."""
+    points = [p for p in plan.points if p.cell not in APART]
+    if not points:
+        return []
+    bridge = _Bridge(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell))
+    here = Path(__file__).parent
+    arguments = [str(here / "test_control_plane.py"), f"--rootdir={here}", "-c", str(here / "pytest.ini")]
+    arguments += ["--noconftest", "-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-s", "-q"]
+    # Neither the user's pytest settings nor other installed plugins take part.
+    before = {k: os.environ.pop(k, None) for k in ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")}
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = pytest.main(arguments, plugins=[bridge])
+    finally:
+        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
+        os.environ.update({k: v for k, v in before.items() if v is not None})
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return [f"the timed cells did not run: {said.getvalue().strip()[-500:]}"]
+    return bridge.failures
+
+
+def _apart(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[Point], None]) -> list[str]:
+    """Memory, replay and waste; returns the differences from the exact counts."""
+    differences = []
+    for point in plan.points:
+        if point.cell not in APART:
+            continue
+        tell(point)
+        if point.cell == "memory":
+            measure_memory(plan.subjects, point, emit)
+        elif point.cell == "waste":
+            measure_waste(plan.subjects, point, plan.trace, emit)
+        else:
+            differences += measure_replay(
+                plan.subjects, point, plan.trace, plan.capacity, REPLAY_S[plan.quick], emit
+            )
+    return differences

@@ -1,0 +1,138 @@
+"""Samples as tables: one flat CSV, Markdown by cell, and a short one for terminal and summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kvproof.bench import brief
+from kvproof.bench.brief import number
+from kvproof.records import Header, Sample
+
+
+def _parameters(s: Sample) -> str:
+    def text(value: Any) -> str:
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return ", ".join(f"{k}={text(v)}" for k, v in s.parameters.items())
+
+
+def frame(samples: Sequence[Sample]) -> pd.DataFrame:
+    """One row a sample; parameters as text, counters as columns of their own name."""
+    rows: list[dict[str, Any]] = []
+    for s in samples:
+        row = s.model_dump(exclude={"kind", "counters", "parameters"})
+        measured = s.rounds > 0
+        if not measured:
+            row |= dict.fromkeys(("median", "low", "high"), float("nan"))
+        rows.append(row | {"parameters": _parameters(s)} | s.counters)
+    return pd.DataFrame(rows)
+
+
+def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[str]) -> str:
+    """The summary: environment, a table a cell, and what the exact counts say."""
+    e = header.environment
+    lines = [
+        "# Benchmark",
+        "",
+        f"Implementations: {header.implementation}. Seed {header.seed}, started {header.started}.",
+        f"{e.cpu}, {e.cores} cores, {e.memory_gib} GiB, Python {e.python}, "
+        + ", ".join(f"{k} {v}" for k, v in e.packages.items())
+        + f", kvproof {e.kvproof}{f' at {e.commit[:12]}' if e.commit else ''}.",
+        "",
+        "Medians with quartiles; `per cal` is the time divided by one turn of a fixed Python loop timed",
+        "around the cell, which compares between machines; `ratio` is to the first implementation, with",
+        "a 95 % bootstrap interval over the rounds of this process. A row without a number says why.",
+        *_summary(samples),
+    ]
+    data = frame(samples)
+    for cell in data["cell"].unique() if len(data) else []:
+        part = data[data["cell"] == cell].dropna(axis="columns", how="all")
+        lines += ["", f"## {cell}", "", _cell(part).to_markdown(index=False, disable_numparse=True)]
+        if cell in NOTES:
+            lines += ["", NOTES[cell]]
+    if differences:
+        lines += ["", "## Findings", "", *[f"- {d}" for d in differences]]
+    return "\n".join(lines) + "\n"
+
+
+NOTES = {
+    "evict": "Every block of the pool holds cached content, and prompts arrive that were never seen. Each is "
+    "looked up in vain, takes its blocks by eviction, is published and freed; the time of these three calls "
+    "is divided by its blocks. So prompts of 16 blocks show what the calls cost, and prompts of 512 what a "
+    "block costs.",
+    "memory": "A pool that was never used. `median` is metadata, counted by tracemalloc in blocks of 16 "
+    "tokens; `token bytes block` is what is kept of the tokens, told apart by a second pool of as many "
+    "blocks of 32 tokens. Memory asked for and not touched yet is counted in both, and is not resident.",
+    "replay": "Hit rate = prompt tokens in hit full blocks / prompt tokens of the trace; ceiling = the same "
+    "for an infinite cache. An eviction is seen when a block that held a committed full block is handed out "
+    "for something else; hits + evictions + resident = blocks asked. `exact` is a plain LRU, a sequence's "
+    "tail before its head.",
+}
+
+
+def _summary(samples: Sequence[Sample]) -> list[str]:
+    """The short table; empty if no telling point was run."""
+    names, found = brief.rows(samples)
+    if not found:
+        return []
+    data = pd.DataFrame([(r.what, r.unit, *r.cells) for r in found], columns=["", "unit", *names])
+    table = data.to_markdown(index=False, disable_numparse=True)
+    return ["", "## Summary", "", table, "", f"Cells: {brief.CAPTION}."]
+
+
+def _cell(part: pd.DataFrame) -> pd.DataFrame:
+    out = pd.DataFrame({"parameters": part["parameters"], "implementation": part["implementation"]})
+    out["unit"] = part["unit"]
+    for name in ("median", "low", "high", "per_cal"):
+        if name in part:
+            out[name.replace("_", " ")] = part[name].map(number)
+    if "ratio" in part:
+        out["ratio"] = [
+            "" if r != r else f"{r:.2f} ({a:.2f}-{b:.2f})"
+            for r, a, b in zip(part["ratio"], part["ratio_low"], part["ratio_high"], strict=True)
+        ]
+    known = {"median", "low", "high", "per_cal", "ratio", "ratio_low", "ratio_high", "cal", "rounds"}
+    out["rounds"] = part["rounds"]
+    for name in part.columns:
+        if name not in known and pd.api.types.is_numeric_dtype(part[name]):
+            fraction = part[name].abs().max() <= 1
+            out[name.replace("_", " ")] = part[name].map(lambda x, f=fraction: _counter(x, f))
+    if "note" in part and part["note"].astype(bool).any():
+        out["note"] = part["note"]
+    return out
+
+
+def _counter(x: float, fraction: bool) -> str:
+    if x != x:
+        return ""
+    return f"{x:.4f}" if fraction and x not in (0, 1) else f"{x:,.0f}" if x == int(x) else number(x)
+
+
+def terminal(console: Console, samples: Sequence[Sample]) -> None:
+    """The short table: a row a telling point, a column an implementation."""
+    names, found = brief.rows(samples)
+    if not found:
+        return
+    table = Table("", "unit", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for row in found:
+        table.add_row(*map(escape, (row.what, row.unit, *row.cells)))
+    console.print(table)
+    console.print(brief.CAPTION, markup=False, highlight=False)
+
+
+def write(folder: Path, header: Header, samples: Sequence[Sample], differences: Sequence[str]) -> Path:
+    """Write bench.csv and bench.md; returns the path of the latter."""
+    frame(samples).to_csv(folder / "bench.csv", index=False)
+    path = folder / "bench.md"
+    path.write_text(markdown(header, samples, differences), encoding="utf-8")
+    return path

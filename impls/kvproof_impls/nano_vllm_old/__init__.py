@@ -1,0 +1,1 @@
+"""Adapter to KKKZOZ/nano-vllm, the older API that most forks have."""
