@@ -140,7 +140,7 @@ def conformance(
     multiple=True,
     type=click.IntRange(min=0),
     metavar="TOKENS",
-    help="Cache size of the replay in tokens; may be given again. Default: unbounded, 256 Ki, 1 Mi.",
+    help="Cache size of the replay in tokens; may be given again. 0 is no bound. Default: 256 Ki and 1 Mi.",
 )
 @click.option("--block-size", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option("--cell", "cells", multiple=True, metavar="NAME", help="Run these cells only.")

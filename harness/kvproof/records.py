@@ -89,6 +89,7 @@ class Operation(Record):
     op: add, append, append_batch, commit, commit_batch, free, fork, truncate, swap_out, swap_in, table,
     match, block_keys, batch, csr, slots, wire, codec, reset, alloc, retain, release, release_many,
     sizing, reclaim (add `free_blocks() * block_size` fresh tokens and free them again).
+    Schedulers: submit, abort, step (length of them), drain (steps until nothing is left).
     """
 
     op: str
@@ -131,12 +132,26 @@ class Case(Record):
     num_blocks: int
     """Usable blocks: a subject that reserves ids is made with so many more."""
     block_size: int
+    max_seqs: int | None = None
+    max_tokens: int | None = None
+    """Budgets of a step: a case that has them is about a scheduler."""
     history: tuple[Operation, ...] = ()
     stands_for: tuple[str, ...] = ()
     """Findings of these requirements also count against the aim: the scene defines the aim."""
     note: str = ""
     """The class of fault it is after, and what would go wrong."""
     seed: int | None = None
+
+    @property
+    def profile(self) -> str:
+        return "manager" if self.max_seqs is None else "scheduler"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Arguments of the factory."""
+        if self.max_seqs is None or self.max_tokens is None:
+            return (self.num_blocks, self.block_size)
+        return (self.num_blocks, self.block_size, self.max_seqs, self.max_tokens)
 
 
 # ---------------------------------------------------------------- observations

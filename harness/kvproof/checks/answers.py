@@ -53,7 +53,7 @@ def _error_requirement(step: Step) -> str:
 
 def unchanged(step: Step) -> Iterator[Finding]:
     """POOL-004 and its kin: a failed operation, or a second free, changes nothing observable."""
-    second_free = step.op.op in _RELEASES and (step.op.args or {}).get("unknown") and step.ok
+    second_free = step.op.op in _RELEASES and step.wrong_on_purpose and step.ok
     if not step.failed and not second_free:
         return
     difference = _difference(step)
@@ -91,7 +91,7 @@ def _difference(step: Step) -> tuple[str, str] | None:
     for seq in sorted(set(before.tables) | set(seen.tables)):
         a, b = before.tables.get(seq), seen.tables.get(seq)
         if a != b:
-            return f"table of {seq} {_list(a)} as before", _list(b)
+            return f"table of sequence {seq} {_list(a)} as before", _list(b)
     for block in sorted(set(before.refs) & set(seen.refs)):
         if before.refs[block] != seen.refs[block]:
             return f"block {block} has {before.refs[block]} owners as before", f"{seen.refs[block]}"
@@ -128,7 +128,7 @@ def must_succeed(step: Step) -> Iterator[Finding]:
         yield step.finding("POOL-003", f"{need} blocks needed, {free} reported free: succeeds", got)
     owned = len(step.held(step.before))
     room = step.facts.capacity - owned - step.facts.watermark
-    if need <= room and step.model.may_hit:
+    if need <= room and step.model.may_hit and step.has("prefix"):
         yield step.finding(
             "EVICT-004", f"{need} blocks needed, {room} neither held nor reserved: succeeds", got
         )

@@ -60,12 +60,12 @@ def _two_owners(
     got = f"block {block} is entry {a} of {seq_a} and entry {b} of {seq_b}"
     if not same:
         yield step.finding("POOL-002", "one owner, or one history in both tables", got)
-        full = [q for q, i in ((first, a), (second, b)) if q.computed >= (i + 1) * size]
-        if any(
-            q.fingerprints[(i + 1) * size - 1] in step.model.may_hit
+        ends = [
+            q.fingerprints[(i + 1) * size - 1]
             for q, i in ((first, a), (second, b))
-            if q in full
-        ):
+            if q.computed >= (i + 1) * size
+        ]
+        if step.model.may_hit.intersection(ends):
             yield step.finding("EVICT-001", "a block that a live sequence refers to is not given away", got)
     elif (
         first.family != second.family

@@ -115,7 +115,7 @@ def truncation(step: Step) -> Iterator[Finding]:
         return
     for seq, _, table in step.live():
         if seq != step.op.seq and step.before.tables.get(seq, table) != table:
-            yield step.finding("TRUNC-001", f"table of {seq} as before", str(list(table)))
+            yield step.finding("TRUNC-001", f"table of sequence {seq} as before", str(list(table)))
     if step.seen.free is not None and not step.facts.lazy:
         expected = max(0, step.facts.capacity - len(step.held()) - step.facts.watermark)
         if step.seen.free != expected:

@@ -41,8 +41,21 @@ class Step:
 
     @property
     def wrong_on_purpose(self) -> bool:
-        """The operation asks for something that must be refused as bad input."""
-        return bool((self.op.args or {}).get("bad") or (self.op.args or {}).get("unknown"))
+        """The operation asks for something that must be refused as bad input.
+
+        Only while what makes it wrong is true: a shrunk history may have lost it.
+        """
+        args, op = self.op.args or {}, self.op
+        if not (args.get("bad") or args.get("unknown")):
+            return False
+        if op.op in ("retain", "release", "release_many"):
+            named = [self.model.raw[i] for i in op.blocks or () if i < len(self.model.raw)]
+            return not any(self.was_raw.get(block, 0) > 0 for block in named)
+        if args.get("unknown"):
+            return any(seq not in self.was for seq in op.seqs or (op.seq,))
+        if args["bad"] == "a duplicate id":
+            return (op.seq if op.child is None else op.child) in self.was
+        return True
 
     def has(self, capability: str) -> bool:
         return capability in self.facts.capabilities

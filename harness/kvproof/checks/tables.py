@@ -20,25 +20,28 @@ def targets(step: Step) -> set[int]:
 def lengths(step: Step) -> Iterator[Finding]:
     """TABLE-001, TABLE-006: ceil(length / block_size) entries, and at most the declared look-ahead."""
     facts = step.facts
+    for seq in step.model.sequences:
+        if seq not in step.seen.tables:
+            yield step.finding("TABLE-001", f"a table of {seq}, which is alive", "UnknownSequence")
     for seq, sequence, table in step.live():
         need = facts.blocks(sequence.length)
         least = facts.blocks(sequence.computed) if facts.lazy else need
         got = f"{len(table)} entries: {list(table)}"
         want = f"{need} entries for {sequence.length} tokens in blocks of {facts.block_size}"
         if len(table) < least:
-            yield step.finding("TABLE-001", want, got, f"table of {seq}")
+            yield step.finding("TABLE-001", want, got, f"table of sequence {seq}")
         elif len(table) > need + facts.lookahead:
             name = "TABLE-006" if facts.lookahead else "TABLE-001"
-            yield step.finding(name, want, got, f"table of {seq}")
+            yield step.finding(name, want, got, f"table of sequence {seq}")
             if name == "TABLE-001" and step.op.op != "truncate":
-                yield step.finding("TABLE-006", want, got, f"table of {seq}")
+                yield step.finding("TABLE-006", want, got, f"table of sequence {seq}")
         if (
             step.op.op == "truncate"
             and step.op.seq == seq
             and step.ok
             and len(table) > need + facts.lookahead
         ):
-            yield step.finding("TRUNC-001", want, got, f"table of {seq}")
+            yield step.finding("TRUNC-001", want, got, f"table of sequence {seq}")
         if step.op.op == "append" and step.op.seq == seq and step.ok:
             yield from _no_block_needed(step, seq, table)
     was = step.was.get(step.op.seq)
@@ -76,7 +79,10 @@ def entries(step: Step) -> Iterator[Finding]:
         twice = sorted({b for b in kept if kept.count(b) > 1})
         if twice:
             yield step.finding(
-                "TABLE-002", "distinct blocks", f"blocks {twice} twice in {list(table)}", f"table of {seq}"
+                "TABLE-002",
+                "distinct blocks",
+                f"blocks {twice} twice in {list(table)}",
+                f"table of sequence {seq}",
             )
             if (
                 step.op.op == "add"
@@ -89,7 +95,9 @@ def entries(step: Step) -> Iterator[Finding]:
                     f"block {twice[0]} is matched and handed out again in {list(table)}",
                 )
         if len(kept) < len(table) and not step.has("window"):
-            yield step.finding("TABLE-002", "block ids, none negative", str(list(table)), f"table of {seq}")
+            yield step.finding(
+                "TABLE-002", "block ids, none negative", str(list(table)), f"table of sequence {seq}"
+            )
     ids = set(step.owners())
     if len(ids) > step.facts.capacity:
         yield step.finding("TABLE-002", f"at most {step.facts.capacity} blocks", f"{len(ids)} in tables")
@@ -112,7 +120,7 @@ def stability(step: Step) -> Iterator[Finding]:
                 if not moved or not moved <= copied:
                     yield step.finding(
                         "TABLE-003",
-                        f"table of {seq} as before: {list(before)}",
+                        f"table of sequence {seq} as before: {list(before)}",
                         f"{list(table)} after {step.op}",
                     )
             continue

@@ -128,6 +128,8 @@ def slots(step: Step) -> Iterator[Finding]:
     size = step.facts.block_size
     if step.op.op == "slots" and step.ok and not step.wrong_on_purpose:
         table = step.seen.tables[step.op.seq]
+        if len(table) * size < (step.op.hi or 0):
+            return  # TABLE-001
         want = tuple(table[p // size] * size + p % size for p in range(step.op.lo or 0, step.op.hi or 0))
         if step.seen.value != want:
             yield step.finding("SLOT-001", f"slots {list(want)}", f"{list(step.seen.value)}")

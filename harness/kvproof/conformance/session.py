@@ -6,20 +6,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kvproof import ledger
 from kvproof.checks import judge
+from kvproof.checks.scheduling import judge_scheduler
 from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink
 from kvproof.oracle.model import Facts
+from kvproof.oracle.scheduling import SchedulerFacts
 from kvproof.records import Case, Finding, Judged, Result, Verdict
 from kvproof.report.summary import SHORTEST
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation
-from kvproof.subjects.host import CALL_LIMIT, Outcome, Worker
+from kvproof.subjects.host import CALL_LIMIT, Outcome
 
-RANDOM = "KVP-POOL-001"
+RANDOM = {"manager": "KVP-POOL-001", "scheduler": "KVP-SCHED-005"}
 """A random history that does not end counts against this: it aims at nothing in particular."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
 
@@ -38,11 +40,24 @@ class Settings:
     folder: Path = Path("results/runs")
 
 
+class Driven(Protocol):
+    """A subject that answers: `subjects.host.Worker`, or its stand-in without a process."""
+
+    implementation: Implementation
+    call_limit: float
+
+    def describe(self, *shape: int) -> dict[str, Any]: ...
+
+    def growth(self, name: str, sizes: tuple[int, ...]) -> Any: ...
+
+    def run(self, case: Case) -> Outcome: ...
+
+
 @dataclass
 class Session:
     """Runs cases and keeps their results."""
 
-    worker: Worker
+    worker: Driven
     spec: Spec
     settings: Settings
     description: dict[str, Any]
@@ -80,6 +95,20 @@ class Session:
             publish=d["publish"],
         )
 
+    def scheduler_facts(self, case: Case) -> SchedulerFacts:
+        d = self.description
+        assert case.max_seqs is not None
+        assert case.max_tokens is not None
+        return SchedulerFacts(
+            num_blocks=case.num_blocks,
+            block_size=case.block_size,
+            max_seqs=case.max_seqs,
+            max_tokens=case.max_tokens,
+            capabilities=frozenset(d["capabilities"]),
+            reserved=frozenset(d["reserved"]),
+            policy=d["policy"],
+        )
+
     # ------------------------------------------------------------ cases
 
     def check(self, case: Case) -> list[Result]:
@@ -105,15 +134,18 @@ class Session:
         for aim in aims:
             if aim not in found:
                 results.append(self._ended(case, aim, outcome, spent))
-        if not case.aim and outcome.end != "complete" and (not wanted or RANDOM in wanted):
-            results.append(self._ended(case, RANDOM, outcome, spent))
+        if not case.aim and outcome.end != "complete" and (not wanted or RANDOM[case.profile] in wanted):
+            results.append(self._ended(case, RANDOM[case.profile], outcome, spent))
         return results
 
     def run(self, case: Case) -> tuple[Outcome, list[Finding]]:
         """Drive the subject through the case and judge what was seen."""
         sized = case.model_copy(update={"num_blocks": case.num_blocks + len(self.description["reserved"])})
         outcome = self.worker.run(sized)
-        findings = judge(sized, self.facts(sized), outcome.observations)
+        if case.profile == "scheduler":
+            findings = judge_scheduler(sized, self.scheduler_facts(sized), outcome.observations)
+        else:
+            findings = judge(sized, self.facts(sized), outcome.observations)
         known = self.spec.requirements
         wanted = self.settings.requirements
         return outcome, [

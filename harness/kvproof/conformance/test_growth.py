@@ -13,7 +13,7 @@ from kvproof.subjects import SubjectError
 
 POOLS = (2**10, 2**12, 2**14, 2**16)
 PROMPTS = (2**6, 2**8, 2**10)
-WIDTHS = (2**6, 2**8, 2**10, 2**12)
+WIDTHS = (2**8, 2**10, 2**12, 2**14)
 
 
 def _grows(

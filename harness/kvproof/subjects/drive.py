@@ -169,6 +169,13 @@ class Driver:
     def read_table(self, seq: int) -> tuple[int, ...]:
         return integers(self.manager.table(seq), f"table({seq})")
 
+    def _table_of(self, seq: int) -> Any | None:
+        """The table object that the subject returns; None if it knows no such sequence."""
+        try:
+            return self.manager.table(seq)
+        except UnknownSequence:
+            return None
+
     def _read(self, live: Live, table: tuple[int, ...]) -> tuple[int, ...]:
         found = []
         for position in range(live.computed):
@@ -185,14 +192,16 @@ class Driver:
     def replay_copies(self) -> tuple[tuple[Any, Any], ...]:
         """Take the copies the subject reports, or infer them from tables, and replay them."""
         if self.has("copies"):
-            pairs = [(_block(s), _block(d)) for s, d in self.manager.copies()]
+            pairs = pairs_of(self.manager.copies())
             self.memory.copy(pairs)
             return tuple(pairs)
         moved: dict[int, int] = {}
         for seq, live in self.live.items():
             if live.swapped or seq not in self.tables:
                 continue
-            before, after = self.tables[seq], self.read_table(seq)
+            before, after = self.tables[seq], self._table_of(seq)
+            if after is None:
+                continue
             computed_blocks = -(-live.computed // self.block_size)
             for a, b in list(zip(before, after, strict=False))[:computed_blocks]:
                 if a != b and a >= 0 and b >= 0:
@@ -212,8 +221,11 @@ class Driver:
         )
         tables: dict[int, tuple[int, ...]] = {}
         self.held = {}
-        for seq in self.live:
-            table = m.table(seq)
+        for seq in list(self.live):
+            table = self._table_of(seq)
+            if table is None:
+                del self.live[seq]  # the subject has lost it: the checks miss its table
+                continue
             tables[seq] = integers(table, f"table({seq})")
             self.held[seq] = (table, tables[seq])
         self.tables = dict(tables)
@@ -229,6 +241,11 @@ class Driver:
 
 class Skip(Exception):
     """The operation is about a sequence that never came to be."""
+
+
+def pairs_of(copies: Any) -> list[tuple[Any, Any]]:
+    """Block copies as plain data."""
+    return [(_block(source), _block(target)) for source, target in copies]
 
 
 def _block(block: Any) -> Any:

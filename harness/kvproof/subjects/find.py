@@ -124,13 +124,13 @@ def installed() -> list[Implementation]:
     return [_installed(n, f, n, "make") for n, f in sorted(_folders().items())]
 
 
-def find(spec: str) -> Implementation:
-    """The implementation that `spec` names.
+def find(spec: str, default: str = "make") -> Implementation:
+    """The implementation that `spec` names; `default` is the factory of one named without.
 
     Raises:
         SubjectError: there is none; the message lists the installed ones.
     """
-    where, _, factory = spec.rpartition(":") if ":" in spec else (spec, "", "make")
+    where, _, factory = spec.rpartition(":") if ":" in spec else (spec, "", default)
     if where.endswith(".py"):
         if not Path(where).is_file():
             raise SubjectError(f"{spec}: there is no file {where}")

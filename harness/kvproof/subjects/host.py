@@ -67,14 +67,14 @@ class Worker:
     _process: subprocess.Popen[bytes] | None = None
     _beat: mmap.mmap | None = None
 
-    def describe(self, num_blocks: int, block_size: int) -> dict[str, Any]:
+    def describe(self, *shape: int) -> dict[str, Any]:
         """Capabilities and attributes.
 
         Raises:
             SubjectError: the subject cannot be opened or made.
         """
         try:
-            kind, payload = self._ask("describe", (num_blocks, block_size))
+            kind, payload = self._ask("describe", shape)
         except (Died, TimedOut) as error:
             raise SubjectError(f"{self.implementation.spec}: {_words(error, self.call_limit)}") from error
         if kind != "description":

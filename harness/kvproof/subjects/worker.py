@@ -21,6 +21,7 @@ from kvproof.contract import ContractError
 from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
 from kvproof.subjects.drive import Clock, describe
+from kvproof.subjects.drive_scheduler import drive_scheduler
 from kvproof.subjects.find import SubjectError, find
 from kvproof.subjects.growth import measure_growth
 
@@ -113,16 +114,17 @@ def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
     """Observations of one case on a fresh manager."""
     try:
         with beat(-1):
-            manager = make(case.num_blocks, case.block_size)
+            subject = make(*case.shape)
     except ContractError as error:  # its way to say that it does not serve this size
         return [Observation(outcome="unserved", detail=_made(case, error))]
     except (Exception, SystemExit) as error:
         return [Observation(outcome="error", detail=_made(case, error))]
-    return list(drive(manager, case, beat))
+    run = drive_scheduler if case.profile == "scheduler" else drive
+    return list(run(subject, case, beat))
 
 
 def _made(case: Case, error: BaseException) -> str:
-    return f"make({case.num_blocks}, {case.block_size}): {describe(error)}"
+    return f"make{case.shape}: {describe(error)}"
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from kvproof.records import Case
 
 def cases(requirement: str | None = None) -> list[Case]:
     """All directed cases, or those that aim at one requirement."""
-    found = [c for module in (pool, sharing, tables, prefix, evict, swap, errors) for c in module.cases()]
+    modules = (pool, sharing, tables, prefix, evict, swap, errors)
+    found = [c for module in modules for c in module.cases()]
     if requirement is None:
         return found
     return [c for c in found if requirement in c.aim]

@@ -17,8 +17,19 @@ def cases() -> Iterator[Case]:
     yield from _referenced()
     yield from _identity()
     yield from _never_starves()
+    yield from _order()
+
+
+def _order() -> Iterator[Case]:
+    yield (
+        History().add(0, tokens(7)).free(0).add(1, tokens(3, 50)).free(1)
+        .add(2, tokens(7), expect={"value": 4}).free(2)
+        .case("evict/tail-before-head", "EVICT-003", 4, 2, needs=("prefix", "evict:lru-tail"),
+            note="one block has to go: without the tail two blocks are hit, without the head none")
+    )
     yield lru_trace(seed=3, capacity=9, block_size=2, requests=60)
     yield lru_trace(seed=4, capacity=16, block_size=4, requests=60)
+    yield lru_trace(seed=5, capacity=4, block_size=2, requests=60)
 
 
 def _referenced() -> Iterator[Case]:
@@ -50,6 +61,12 @@ def _identity() -> Iterator[Case]:
         History().add(0, [1, 1, 5, 5]).free(0).add(1, [2, 2, 5, 5]).free(1).add(2, [1, 1, 5, 5])
         .append(2, 9).free(2)
         .case("evict/reused-block-forgotten-whole-prompts", "EVICT-002", 3, 2, needs=PREFIX)
+    )
+    yield (
+        History().add(0, [1, 1, 5, 5]).free(0).add(1, [2, 2, 5, 5]).free(1).add(2, [1, 1, 5, 5, 9])
+        .free(2)
+        .case("evict/tail-reused-by-its-equal", "EVICT-002", 3, 2, needs=PREFIX,
+            note="the tail of A is taken for B, whose tail has the same tokens; the head of A is still cached")
     )
     for pool in (3, 4, 5):
         h = History()

@@ -165,6 +165,12 @@ def _computed() -> Iterator[Case]:
             note="draft tokens were published before they were verified")
     )
     yield (
+        History().add(0, tokens(4)).op("append", seq=0, tokens=drafts).truncate(0, 4)
+        .add(1, [*tokens(4), *drafts]).append(0, 5).free(0, 1)
+        .case("prefix/rejected-draft-block", "PREFIX-013", 16, 2, needs=("prefix", "defer"),
+            note="a whole block of drafts was rejected and is asked for at once")
+    )
+    yield (
         History().add(0, tokens(3)).op("append", seq=0, tokens=drafts).commit(0, 4).truncate(0, 4)
         .append(0, 55).append(0, 56).add(1, [*tokens(3), *drafts, 9]).free(0, 1)
         .add(2, [*tokens(3), *drafts, 9]).free(2)
@@ -234,14 +240,14 @@ def _keys() -> Iterator[Case]:
 
 def _collisions() -> Iterator[Case]:
     draw = random.Random(5)
-    h = History()
-    for seq in range(60):
-        h.add(seq, [draw.randrange(1000, 2 ** 30) for _ in range(33)]).free(seq)
+    h = History().add(0, [draw.randrange(1000, 2 ** 30) for _ in range(3001)]).free(0)
+    for seq in range(1, 250):
+        h.add(seq, [draw.randrange(1000, 2 ** 30) for _ in range(3)]).free(seq)
     yield (
         h
-        .case("prefix/many-different-blocks", "PREFIX-008", 2000, 1, needs=PREFIX,
+        .case("prefix/many-different-blocks", "PREFIX-008", 2000, 2, needs=PREFIX,
             stands_for=("PREFIX-001", "PREFIX-002"),
-            note="two thousand different blocks: a 16-bit key collides some thirty times")
+            note="250 first blocks are looked up among 1,500 and more: a 16-bit key collides some six times")
     )
     yield (
         History().add(0, [-1 % 2 ** 31, 3, 5, 9]).free(0).add(1, [2 ** 31 - 2, 3, 5, 9]).free(1)

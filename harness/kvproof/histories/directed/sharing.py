@@ -121,6 +121,6 @@ def _truncate() -> Iterator[Case]:
         History().add(0, tokens(9)).truncate(0, 3).append(0, 50).append(0, 51).append(0, 52).free(0)
         .add(2, tokens(9)).free(2)
         .case("trunc/published-then-written", ("TRUNC-001", "EVICT-002"), 12, 4, needs=("prefix",),
-            stands_for=("PREFIX-001", "PREFIX-002", "PREFIX-008"),
+            stands_for=("PREFIX-001", "PREFIX-002", "PREFIX-008", "EVICT-002"),
             note="a published block is cut and written again: its old identity must go first")
     )

@@ -42,6 +42,15 @@ def cases() -> Iterator[Case]:
             stands_for=("SWAP-001", "POOL-001", "POOL-004"),
             note="a failed swap-in drops the sequence or keeps the part it got")
     )
+    yield (
+        History().add(0, tokens(9)).op("swap_out", seq=0, expect={"outcome": "ok"}).free(0)
+        .add(1, tokens(3, 30)).op("swap_out", seq=1).add(2, tokens(9, 50))
+        .op("swap_out", seq=2, expect={"outcome": ["ok", "OutOfBlocks", "Refused"]}).free(1, 2)
+        .add(3, tokens(9, 70)).op("swap_out", seq=3, expect={"outcome": "ok"}).free(3).reclaim()
+        .case("swap/host-keeps-nothing", "SWAP-002", 6, 2,
+            stands_for=("SWAP-001", "POOL-001", "POOL-004"),
+            note="what a full host tier refused takes no room there: what fitted once fits again")
+    )
     h = History()
     for seq in range(3):
         (

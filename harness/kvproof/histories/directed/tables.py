@@ -243,7 +243,8 @@ def _wire() -> Iterator[Case]:
     yield (
         History().add(0, tokens(5)).append(0, 8, commit=False).op("wire", seq=0).commit(0)
         .append(0, 9, commit=False).op("wire", seq=0).commit(0).add(1, tokens(5), commit=False)
-        .op("wire", seq=1).commit(1).free(0, 1)
+        .op("wire", seq=1).commit(1).add(2, tokens(5, 50), commit=False).op("wire", seq=2)
+        .commit(2, 1).op("wire", seq=2).commit(2).free(0, 1, 2)
         .case("wire/next-tokens", "BATCH-004", 10, 2, needs=("wire",),
             note="a resumed sequence sends its last token only")
     )

@@ -1,0 +1,115 @@
+"""The scheduler model: what each request has computed, sampled and holds, from plans alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvproof.histories.play import next_token
+from kvproof.oracle.fingerprints import Fingerprints
+
+
+@dataclass(frozen=True)
+class SchedulerFacts:
+    """What the subject declares, and the shape it was made with."""
+
+    num_blocks: int
+    block_size: int
+    max_seqs: int
+    max_tokens: int
+    capabilities: frozenset[str] = frozenset()
+    reserved: frozenset[int] = frozenset()
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def capacity(self) -> int:
+        return self.num_blocks - len(self.reserved)
+
+    @property
+    def usable(self) -> int:
+        """Blocks that one request may fill."""
+        return self.capacity - int(self.policy.get("watermark", 0))
+
+    def blocks(self, positions: int) -> int:
+        return -(-positions // self.block_size)
+
+
+@dataclass
+class Request:
+    """One request: every token known so far, and how far its KV is computed."""
+
+    rid: int
+    order: int
+    """Place in the order of submission."""
+    priority: int
+    tokens: list[int]
+    prints: list[int]
+    prompt: int
+    max_new: int
+    computed: int = 0
+    state: str = "waiting"
+    """waiting, running, preempted, finished, aborted, rejected."""
+    preemptions: int = 0
+    progress: int = 0
+    """Length at the last preemption."""
+    table: tuple[int, ...] = ()
+    overtaken: int = 0
+
+    @property
+    def positions(self) -> int:
+        """Positions that must be computed in all: the last token is only sampled."""
+        return self.prompt + self.max_new - 1
+
+    @property
+    def generated(self) -> list[int]:
+        return self.tokens[self.prompt :]
+
+    @property
+    def open(self) -> bool:
+        return self.state in ("waiting", "running", "preempted")
+
+
+class SchedulerModel:
+    """All requests of a history, and what was written where."""
+
+    def __init__(self, facts: SchedulerFacts) -> None:
+        self.facts = facts
+        self.prints = Fingerprints()
+        self.requests: dict[int, Request] = {}
+        self.written: dict[int, int] = {}
+        self.steps = 0
+        self.submitted = 0
+
+    def request(self, rid: int, tokens: list[int], args: Mapping[str, Any]) -> Request:
+        """A request as it is submitted; `args` holds max_new and priority."""
+        prints, max_new = self.prints.extend([], tokens, None), int(args.get("max_new", 1))
+        self.submitted += 1
+        priority = int(args.get("priority", 0))
+        return Request(rid, self.submitted, priority, list(tokens), prints, len(tokens), max_new)
+
+    def end(self, rid: Any, state: str) -> None:
+        """A request ends, if it has not yet."""
+        request = self.requests.get(rid)
+        if request is not None and request.open:
+            request.state, request.table = state, ()
+
+    def never_fits(self, request: Request) -> bool:
+        """Its positions need more blocks than one request may fill."""
+        return self.facts.blocks(request.positions) > self.facts.usable
+
+    def surely_fits(self, request: Request) -> bool:
+        """Even counted generously (the last token too) it fits."""
+        return self.facts.blocks(request.positions + 1) <= self.facts.usable
+
+    def wrote(self, writes: list[list[int]]) -> None:
+        for serial, _, _, rid, position in writes:
+            request = self.requests.get(rid)
+            if request is not None and 0 <= position < len(request.prints):
+                self.written[serial] = request.prints[position]
+
+    def sample(self, request: Request) -> None:
+        """The model's next token."""
+        token = next_token(request.tokens)
+        request.tokens.append(token)
+        request.prints += self.prints.extend(request.prints, [token], None)

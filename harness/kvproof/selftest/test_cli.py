@@ -1,0 +1,100 @@
+"""The command line: replay of a saved failure, compare, report, spec, impls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kvproof.cli import main
+
+ROGUES = Path(__file__).with_name("rogues.py")
+
+
+def run(*arguments: str) -> Result:
+    done = CliRunner().invoke(main, list(arguments))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Path:
+    """The folder of a run in which the planted fault was found."""
+    done = run(
+        "conformance", "--impl", "faulty:late_at_the_edge", "--requirement", "TABLE-001", "--histories", "0",
+        "--results", str(tmp_path),
+    )  # fmt: skip
+    assert done.exit_code == 1, done.output
+    return next(tmp_path.iterdir())
+
+
+def test_a_failure_is_saved_and_replays(failing: Path) -> None:
+    vector = next((failing / "failures").glob("*.json"))
+    assert json.loads(vector.read_text())["aim"] == ["KVP-TABLE-001"]
+    bad = run("replay", str(vector), "--impl", "faulty:late_at_the_edge")
+    assert bad.exit_code == 1
+    assert "KVP-TABLE-001: expected" in bad.output
+    good = run("replay", str(vector), "--impl", "plain", "--impl", "reference")
+    assert good.exit_code == 0, good.output
+    assert good.output.count("no finding") == 2
+
+
+def test_a_file_that_is_no_vector_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"id": "x"}')
+    done = run("replay", str(path))
+    assert done.exit_code == 2
+    assert "not a vector: aim" in done.output
+
+
+def test_compare_names_what_broke_and_what_was_fixed(failing: Path, tmp_path: Path) -> None:
+    bad = next(failing.glob("*.jsonl"))
+    run(
+        "conformance",
+        "--impl",
+        "plain",
+        "--requirement",
+        "TABLE-001",
+        "--histories",
+        "0",
+        "--results",
+        str(tmp_path / "p"),
+    )
+    good = next((tmp_path / "p").rglob("*.jsonl"))
+    broken = run("compare", str(good), str(bad))
+    assert broken.exit_code == 1
+    assert "broken  KVP-TABLE-001: PASS -> FAIL" in broken.output
+    fixed = run("compare", str(bad), str(good))
+    assert fixed.exit_code == 0
+    assert "fixed   KVP-TABLE-001: FAIL -> PASS" in fixed.output
+    assert run("compare", str(good), str(good)).output == "0 verdicts differ, 0 for the worse\n"
+
+
+def test_report_shows_the_newest_run(failing: Path) -> None:
+    done = run("report", "--results", str(failing.parent))
+    assert done.exit_code == 0
+    assert "FAIL KVP-TABLE-001" in done.output
+    empty = run("report", "--results", str(failing / "nothing"))
+    assert empty.exit_code == 2
+    assert "run `kvproof conformance` first" in empty.output
+
+
+def test_spec_prints_one_and_names_near_misses() -> None:
+    assert "KVP-POOL-001" in run("spec", "pool-001").output
+    wrong = run("spec", "POOL-0001")
+    assert wrong.exit_code == 2
+    assert "POOL-001" in wrong.output
+    assert run("spec", "--lint").exit_code == 0
+
+
+def test_impls_lists_what_is_here() -> None:
+    listed = run("impls").output
+    assert "reference" in listed
+    assert "--checkout PATH" in listed
+
+
+def test_wrong_requirement_is_wrong_usage() -> None:
+    done = run("conformance", "--requirement", "NO-SUCH")
+    assert done.exit_code == 2

@@ -1,0 +1,61 @@
+"""Every planted fault dies by a test of its own requirement; sound implementations pass everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvproof import spec
+from kvproof.histories.directed import cases
+from kvproof.histories.seeded import seeded
+from kvproof.records import Verdict
+from kvproof.selftest.inprocess import InProcess
+from kvproof.selftest.kill_matrix import Kill, clean_cases, faults, judge_fault, markdown, session_of
+
+MATRIX = Path(__file__).parents[3] / "results" / "kill-matrix.md"
+WITHOUT_FAULT: dict[str, str] = {}
+"""Manager requirements without a planted fault, each with the reason."""
+
+
+@pytest.fixture(scope="module")
+def clean() -> set[str]:
+    return clean_cases()
+
+
+@pytest.fixture(scope="module")
+def kills() -> Iterator[list[Kill]]:
+    """Collects the matrix; written when every fault was judged."""
+    collected: list[Kill] = []
+    yield collected
+    if len(collected) == len(faults()) and MATRIX.parent.is_dir():
+        MATRIX.write_text(markdown(collected), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(faults()))
+def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: list[Kill]) -> None:
+    kill = judge_fault(name, clean)
+    kills.append(kill)
+    assert kill.dead, f"{name} ({kill.text}) survives {kill.requirement}; killed by {sorted(kill.killers)}"
+
+
+@pytest.mark.parametrize(
+    "where", ["reference", "reference:make_uncached", "reference:make_reserved", "plain"]
+)
+def test_sound_implementation_has_no_finding(where: str) -> None:
+    session = session_of(InProcess(where))
+    for case in cases():
+        session.check(case)
+    for seed in range(300):
+        session.check(seeded(seed, session.gates))
+    bad = [r for r in session.results if r.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED)]
+    assert not bad, bad[:3]
+    assert sum(r.verdict is Verdict.PASS for r in session.results) > 60
+
+
+def test_every_manager_requirement_has_a_planted_fault() -> None:
+    active = {r.id for r in spec.load().requirements.values() if r.status == "active"}
+    planted = {f.requirement for f in faults().values()}
+    assert active - planted == set(WITHOUT_FAULT)
+    assert planted <= active

@@ -1,0 +1,184 @@
+"""Runs a history on a scheduler, as the model: writes what each step computes, feeds what it samples."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvproof.contract import ContractError, UnknownSequence
+from kvproof.histories.play import POISON, next_token
+from kvproof.records import UNWRITTEN, Case, Observation, Operation
+from kvproof.subjects.drive import Clock, Nonsense, describe, integer, integers, outcome_of, pairs_of
+from kvproof.subjects.memory import HarnessMemory
+
+EMPTY_STEPS = 4
+"""A drain gives up after so many empty plans in a row."""
+
+
+@dataclass
+class Request:
+    """What the driver knows of a request: all its tokens, and whether it still counts."""
+
+    tokens: list[int]
+    prompt: int
+    max_new: int
+    open: bool = True
+
+    @property
+    def wanted(self) -> int:
+        return self.prompt + self.max_new
+
+
+@dataclass
+class SchedulerDriver:
+    """One scheduler, the KV memory of its pool, and the requests."""
+
+    scheduler: Any
+    block_size: int
+    clock: Clock
+    requests: dict[int, Request] = field(default_factory=dict)
+    serial: int = 0
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        self.capabilities = frozenset(self.scheduler.capabilities)
+        self.memory = HarnessMemory(self.block_size)
+
+    def apply(self, index: int, op: Operation) -> Observation:
+        """Call the subject and write down what was seen."""
+        seen: dict[str, Any] = {}
+        steps: list[dict[str, Any]] = []
+        self.index = index
+        with self.clock(index):
+            try:
+                seen["value"] = self._call(op, steps)
+                seen["outcome"] = "ok"
+            except ContractError as error:
+                seen["outcome"], seen["detail"] = outcome_of(error), str(error)
+            except KeyError as error:
+                if not (op.args or {}).get("unknown"):
+                    return Observation(outcome="error", detail=describe(error), value=steps)
+                seen["outcome"], seen["detail"] = UnknownSequence.__name__, describe(error)
+            except Nonsense as error:
+                return Observation(outcome="error", detail=str(error), value=steps)
+            except (Exception, SystemExit) as error:
+                return Observation(outcome="error", detail=describe(error), value=steps)
+            try:
+                seen["free"] = integer(self.scheduler.free_blocks(), "free_blocks")
+            except (Exception, SystemExit) as error:
+                return Observation(outcome="error", detail=describe(error), value=steps)
+        return Observation.model_construct(**seen)
+
+    def _call(self, op: Operation, steps: list[dict[str, Any]]) -> Any:
+        args = op.args or {}
+        if op.op == "submit":
+            tokens, max_new = list(op.tokens or ()), int(args.get("max_new", 1))
+            self.scheduler.submit(op.seq, tokens, max_new, int(args.get("priority", 0)))
+            self.requests[op.seq] = Request(tokens, len(tokens), max_new)
+            return None
+        if op.op == "abort":
+            self.scheduler.abort(op.seq)
+            if op.seq in self.requests:
+                self.requests[op.seq].open = False
+            return None
+        if op.op == "step":
+            for _ in range(op.length or 1):
+                self._step(steps, args.get("abort_between"))
+            return steps
+        self._drain(steps)
+        return steps
+
+    # ------------------------------------------------------------ steps
+
+    def _step(self, steps: list[dict[str, Any]], abort_between: int | None = None) -> None:
+        """Plan, compute, feed. `abort_between`: abort this request between plan and feed."""
+        step: dict[str, Any] = {
+            "rows": [],
+            "preempted": [],
+            "copies": [],
+            "rejected": [],
+            "reads": {},
+            "writes": [],
+        }
+        steps.append(step)
+        self.clock(self.index).__enter__()  # a step has a time limit of its own
+        rows = [self._row(row) for row in self.scheduler.plan()]
+        step["rows"] = rows
+        step["preempted"] = list(integers(self.scheduler.preempted(), "preempted"))
+        if "copies" in self.capabilities:
+            step["copies"] = pairs_of(self.scheduler.copies())
+            self.memory.copy(step["copies"])
+        for rid, lo, hi, table in rows:
+            self._compute(step, rid, lo, hi, table)
+        for rid, _, hi, table in rows:
+            step["reads"][rid] = [self._read(table, p) for p in range(min(hi, len(table) * self.block_size))]
+        if abort_between is not None:
+            self.scheduler.abort(abort_between)
+            if abort_between in self.requests:
+                self.requests[abort_between].open = False
+            step["aborted"] = abort_between
+        step["fed"] = [self._sample(rid, hi) for rid, _, hi, _ in rows]
+        step["finished"] = list(integers(self.scheduler.feed(step["fed"]), "feed"))
+        for rid in step["finished"]:
+            if rid in self.requests:
+                self.requests[rid].open = False
+        if "output" in self.capabilities:
+            step["outputs"] = {
+                rid: list(integers(self.scheduler.output(rid), f"output({rid})")) for rid in step["finished"]
+            }
+        if "rejected" in self.capabilities:
+            step["rejected"] = [[integer(r, "rejected"), str(why)] for r, why in self.scheduler.rejected()]
+            for rid, _ in step["rejected"]:
+                if rid in self.requests:
+                    self.requests[rid].open = False
+        step["free"] = integer(self.scheduler.free_blocks(), "free_blocks")
+
+    def _drain(self, steps: list[dict[str, Any]]) -> None:
+        """Steps until nothing is left, or nothing goes on, or the bound is reached."""
+        work = sum(r.wanted for r in self.requests.values() if r.open)
+        bound = 50 + 8 * work
+        empty = 0
+        while len(steps) < bound and empty < EMPTY_STEPS:
+            if not self.scheduler.has_work() and not any(r.open for r in self.requests.values()):
+                return
+            self._step(steps)
+            empty = 0 if steps[-1]["rows"] else empty + 1
+
+    def _row(self, row: Any) -> list[Any]:
+        try:
+            rid, lo, hi, table = row
+        except (TypeError, ValueError):
+            raise Nonsense(f"plan returned a row {row!r:.80}; (rid, lo, hi, table) is needed") from None
+        return [operator.index(rid), operator.index(lo), operator.index(hi), list(integers(table, "plan"))]
+
+    def _compute(self, step: dict[str, Any], rid: int, lo: int, hi: int, table: list[int]) -> None:
+        for position in range(max(lo, 0), min(hi, len(table) * self.block_size)):
+            block, offset = table[position // self.block_size], position % self.block_size
+            self.serial += 1
+            self.memory.write(block, offset, self.serial)
+            step["writes"].append([self.serial, block, offset, rid, position])
+
+    def _read(self, table: list[int], position: int) -> int:
+        block = table[position // self.block_size]
+        return self.memory.read(block, position % self.block_size) if block >= 0 else UNWRITTEN
+
+    def _sample(self, rid: int, hi: int) -> int:
+        """The token for a row: the model's next, or poison for a row that samples nothing."""
+        request = self.requests.get(rid)
+        if request is None or hi != len(request.tokens) or not request.open:
+            return POISON
+        token = next_token(request.tokens)
+        request.tokens.append(token)
+        return token
+
+
+def drive_scheduler(scheduler: Any, case: Case, clock: Clock) -> Iterator[Observation]:
+    """Observations of a scheduler's history, in order; stops after an `error`."""
+    driver = SchedulerDriver(scheduler, case.block_size, clock)
+    for index, op in enumerate(case.history):
+        seen = driver.apply(index, op)
+        yield seen
+        if seen.outcome == "error":
+            return
