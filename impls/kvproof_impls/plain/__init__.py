@@ -1,1 +1,1 @@
-"""A block manager of lists and dicts, to be read in five minutes."""
+"""A block manager and a scheduler of lists and dicts, to be read in five minutes."""

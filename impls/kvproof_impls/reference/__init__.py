@@ -1,4 +1,4 @@
-"""The reference block manager: the specification in code, with its state in arrays.
+"""The reference block manager and scheduler: the specification in code, with its state in arrays.
 
 pool.py       who holds a block, which are free, which may be evicted and in what order
 tables.py     the block tables of all sequences, as the one matrix a kernel reads

@@ -30,8 +30,8 @@ class Request:
         key: its place in the declared order, smaller goes first; no two are equal.
         prompt: int32 [n].
         max_new: tokens it wants.
-        computed: positions whose KV is in the cache. In state DECODE it is not kept up: then it is
-            length - 1 between a feed and the next.
+        generated, computed: tokens sampled so far, and positions whose KV is in the cache. In state
+            DECODE the batch knows better: see `DecodeBatch`.
         preempted: it has lost its blocks once. It cannot lose them again.
         away: it is swapped out.
         drafts: proposed tokens, for the next step that samples.
