@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from kvproof import __version__
 from kvproof import spec as specification
+from kvproof.ledger import LedgerError
 from kvproof.subjects import SubjectError, installed
 from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT
@@ -53,7 +55,7 @@ def main() -> None:
 @main.command()
 @_impl
 @_checkout
-@click.option("--profile", type=click.Choice(["manager"]), default="manager", show_default=True)
+@click.option("--profile", type=click.Choice(["manager", "scheduler"]), default="manager", show_default=True)
 @click.option(
     "--requirement", "requirements", multiple=True, metavar="ID", help="Judge this one only, or an area."
 )
@@ -63,6 +65,17 @@ def main() -> None:
     default=600,
     show_default=True,
     help="How many seeded random histories.",
+)
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Ten times the histories, long ones on larger pools, and a search by Hypothesis.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Begin no random history later than this in the run of an implementation; directed ones all run.",
 )
 @click.option(
     "--call-limit",
@@ -80,6 +93,8 @@ def conformance(
     profile: str,
     requirements: tuple[str, ...],
     histories: int,
+    deep: bool,
+    budget: float | None,
     call_limit: float,
     seed: int,
     results: Path,
@@ -95,6 +110,8 @@ def conformance(
     from kvproof.report.results import read
     from kvproof.report.terminal import show
 
+    if deep and find_spec("hypothesis") is None:
+        raise click.UsageError("--deep needs Hypothesis: pip install hypothesis")
     _use(checkout)
     console = Console()
     index = specification.load()
@@ -102,14 +119,16 @@ def conformance(
     settings = Settings(
         profile=profile,
         requirements=_selected(index, requirements),
-        histories=histories,
+        histories=histories * 10 if deep else histories,
+        deep=deep,
+        budget=budget,
         seed=seed,
         call_limit=call_limit,
         folder=folder,
     )
     try:
         judged = judge_all(impls or ("reference", "plain"), settings, console, quiet)
-    except SubjectError as error:
+    except (SubjectError, LedgerError) as error:
         raise click.UsageError(str(error)) from error
     summary = folder / "summary.md"
     for one in judged:

@@ -385,6 +385,15 @@ class SchedulerOptions(Protocol):
         """(rid, reason) of requests given up since the last call."""
         ...
 
+    # speculate
+    def propose(self, rid: int, drafts: Sequence[int]) -> None:
+        """Draft tokens, computed behind the known ones by the next row of rid that samples.
+
+        That row's hi passes the length by as many drafts as there was room for. Its entry in `feed`
+        may then be a list of tokens: drafts that it equals are accepted, the others truncated.
+        """
+        ...
+
     # output
     def output(self, rid: int) -> Sequence[int]:
         """The tokens generated for a request, while it runs and after it finished."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +29,10 @@ def describe() -> Environment:
     missing = {}
     if importlib.util.find_spec("torch") is None:
         missing["torch"] = "kernel and rank profiles"
+    if shutil.which("nvidia-smi") is None:
+        missing["NVIDIA GPU"] = "kernels on a device"
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        missing["C++ compiler"] = "kernels on the CPU"
     return Environment(
         kvproof=kvproof.__version__,
         python=platform.python_version(),

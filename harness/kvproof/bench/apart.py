@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kvproof.bench.clock import calibrate
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.memory import CHILDREN, footprint
 from kvproof.bench.replay import Replayed, replay, waste
+from kvproof.bench.served import SERIES, Cost, Served
+from kvproof.bench.serving import serve
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.traces import Trace
 from kvproof.records import Sample
@@ -121,6 +124,59 @@ def measure_waste(subjects: Sequence[Subject], point: Point, trace: Trace, emit:
             }
             value = found.life * 100
             emit(_sample(s.name, here, "% of slots", (value, value, value), found.steps, counters))
+
+
+def measure_serving(
+    subjects: Sequence[Subject],
+    point: Point,
+    trace: Trace,
+    capacities: Sequence[int],
+    seconds: float,
+    emit: Emit,
+) -> list[dict[str, Any]]:
+    """Serve the first requests of a trace with each scheduler at each capacity (tokens).
+
+    Returns:
+        Points of the series over virtual time: implementation, capacity_tokens, and `SERIES`.
+    """
+    part, size = trace.first(point.parameters["requests"]), subjects[0].block_size
+    cost = Cost(**point.settings["cost"])
+    budgets = {name: point.settings[name] for name in ("max_seqs", "max_tokens")}
+    series = []
+    for capacity in capacities:
+        given = {
+            "trace": part.name,
+            "requests": len(part.requests),
+            "block_size": size,
+            "capacity_tokens": capacity or "unbounded",
+        }
+        here = Point(point.cell, given | budgets)
+        for s in subjects:
+            before = calibrate()
+            try:
+                if not capacity:
+                    raise Unsupported("the pool of a scheduler has a bound")
+                found = serve(s, part, capacity // size, cost, **budgets, seconds=seconds)
+            except Unsupported as e:
+                emit(empty(s.name, here, "us/step", f"unsupported: {e}"))
+                continue
+            emit(_served(s.name, found, here, cost, (before + calibrate()) / 2))
+            where = {"implementation": s.name, "capacity_tokens": capacity}
+            series += [where | dict(zip(SERIES, p, strict=True)) for p in found.series.points]
+    return series
+
+
+def _served(name: str, found: Served, point: Point, cost: Cost, cal: float) -> Sample:
+    if found.invalid:
+        return empty(name, point, "us/step", f"INVALID: {found.invalid}")
+    if not found.nanoseconds:
+        return empty(name, point, "us/step", "unsupported: no request fits the capacity")
+    low, median, high = quantiles([ns / 1e3 for ns in found.nanoseconds])
+    note = f"stopped: {found.finished} of {found.requests} requests in the time there is; " * found.stopped
+    counters = found.counters()
+    return _sample(
+        name, point, "us/step", (low, median, high), len(found.nanoseconds), counters, f"{note}{cost}", cal
+    )
 
 
 def growth(samples: Sequence[Sample], emit: Emit) -> None:

@@ -54,6 +54,10 @@ TELLING = (
     Telling("pool of {blocks:,} made in", "memory", {"caching": True}, "create_ms", "ms"),
     Telling("hit rate (ceiling), {capacity_tokens}", "replay", {}, "hit_rate", "of tokens"),
     Telling("replay a request, {capacity_tokens}", "replay", {}),
+    Telling("scheduler step, {sequences:,} requests", "scheduler_step", {"sequences": 1024}),
+    Telling("serve: a step on this host, {capacity_tokens}", "scheduler_replay", {}),
+    Telling("serve: first token p90, {capacity_tokens}", "scheduler_replay", {}, "ttft_p90_s", "s, virtual"),
+    Telling("serve: preemptions, {capacity_tokens}", "scheduler_replay", {}, "preemptions", "requests"),
 )
 
 
@@ -97,7 +101,7 @@ def _cell(s: Sample | None, telling: Telling) -> str:
     if telling.value == "hit_rate":
         return f"{s.counters['hit_rate']:.4f} ({s.counters['ceiling']:.4f})"
     if telling.value:
-        return number(s.counters[telling.value])
+        return number(s.counters.get(telling.value, float("nan")))
     text = number(s.median) + (f" ({number(s.per_cal)})" if s.per_cal is not None else "")
     return text + (f" {number(s.counters['ratio'])}x" if "ratio" in s.counters else "")
 

@@ -7,19 +7,16 @@ its result back; the cell then checks it, which is not timed, and prepares the n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from kvproof.bench.scheduling import scheduler_step
 from kvproof.bench.subject import Subject, Unsupported, Wrong, blocks_for
+from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect
 
-Rounds = Generator[Callable[[], Any], Any, None]
-
-MAX_ROUNDS = 30
-"""More rounds than any cell is run for: pools are made to last them."""
 LIVE = 64
 """Sequences of a round in the cell `pool`."""
 EVICTIONS = 1024
@@ -30,15 +27,6 @@ FILL = 128
 """Blocks of one sequence that fills the cache in the cell `evict`."""
 LARGEST_HELD = 1024
 """Blocks of one sequence that fills the pool in the cell `pool`."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A cell set up for one subject: a round's nanoseconds / `per` is the cost of one `unit`."""
-
-    unit: str
-    per: int
-    rounds: Rounds
 
 
 def _random(n: int, seed: int) -> list[int]:
@@ -90,11 +78,6 @@ def _alike(seqs: Iterable[int], tokens: int) -> Iterator[tuple[int, list[int]]]:
     for seq in seqs:
         prompt[0] = seq
         yield seq, prompt
-
-
-def _expect(what: str, got: int, expected: int, slack: int = 0) -> None:
-    if not expected <= got <= expected + slack:
-        raise Wrong(f"{what} is {got}, expected {expected}{f' to {expected + slack}' if slack else ''}")
 
 
 def _orders(sequences: int, order: str, n: int) -> list[list[int]]:
@@ -170,14 +153,14 @@ def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str
             free, after = manager.free_blocks(), [x + steps for x in now]
             yield prepare(now)
             for seq in {0, sequences // 2, sequences - 1}:
-                _expect(
+                expect(
                     "blocks of a table", len(manager.table(seq)), blocks_for(after[seq], size), s.lookahead
                 )
             if not (s.lookahead or s.lazy):
                 taken = sum(
                     blocks_for(b, size) - blocks_for(a, size) for a, b in zip(now, after, strict=True)
                 )
-                _expect("blocks taken in a round", free - manager.free_blocks(), taken)
+                expect("blocks taken in a round", free - manager.free_blocks(), taken)
             now = after
 
     return Work("ns/sequence", sequences * steps, rounds())
@@ -208,10 +191,10 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
                 return n
 
             n = yield admit
-            _expect("cached tokens", n, found, size if keep and "partial" in s.capabilities else 0)
-            _expect("blocks of the table", len(manager.table(seq)), blocks, s.lookahead)
+            expect("cached tokens", n, found, size if keep and "partial" in s.capabilities else 0)
+            expect("blocks of the table", len(manager.table(seq)), blocks, s.lookahead)
             manager.free(seq)
-            _expect("free blocks after the free", manager.free_blocks(), usable)
+            expect("free blocks after the free", manager.free_blocks(), usable)
             seq += 1
 
     return Work("ns/block", blocks, rounds())
@@ -244,7 +227,7 @@ def free(s: Subject, tokens: int, caching: bool) -> Work:
                     manager.free(seq)
 
             yield leave
-            _expect("free blocks after the free", manager.free_blocks(), usable)
+            expect("free blocks after the free", manager.free_blocks(), usable)
 
     return Work("ns/block", blocks * len(seqs), rounds())
 
@@ -269,14 +252,14 @@ def fork(s: Subject, tokens: int) -> Work:
             yield split
             for child in children:
                 table = list(manager.table(child))
-                _expect("blocks of a child", len(table), blocks, s.lookahead)
+                expect("blocks of a child", len(table), blocks, s.lookahead)
                 if table[: tokens // size] != parent[: tokens // size]:
                     raise Wrong("a child does not share the full blocks of its parent")
             if "copies" in s.capabilities:
                 manager.copies()
             for child in children:
                 manager.free(child)
-            _expect("free blocks after the free", manager.free_blocks(), whole)
+            expect("free blocks after the free", manager.free_blocks(), whole)
 
     return Work("ns/fork", len(children), rounds())
 
@@ -314,9 +297,9 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
                 got = [int(b) for b in tables[row][: int(num_blocks[row])]]
                 if got != table[: len(got)] or len(got) < blocks_for(now, size):
                     raise Wrong(f"row {row} of the batch tensor is not the sequence's table")
-                _expect("a sequence's tokens in the batch", int(seq_lens[row]), now)
+                expect("a sequence's tokens in the batch", int(seq_lens[row]), now)
                 slot = table[(now - 1) // size] * size + (now - 1) % size
-                _expect("the slot of the new token", int(mapping[row]), slot)
+                expect("the slot of the new token", int(mapping[row]), slot)
             for seq in seqs:
                 manager.commit(seq, now)
 
@@ -354,7 +337,7 @@ def pool(s: Subject, blocks: int) -> Work:
             yield churn
             running = [seq for seq, _ in arriving]
             following += live
-            _expect("free blocks", manager.free_blocks(), left)
+            expect("free blocks", manager.free_blocks(), left)
 
     return Work("ns/request", live, rounds())
 
@@ -388,13 +371,14 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
                     manager.free(seq)
                 return found
 
-            _expect("cached tokens", (yield churn), 0)
+            expect("cached tokens", (yield churn), 0)
             seq += sequences
-            _expect("free blocks", manager.free_blocks(), whole)
+            expect("free blocks", manager.free_blocks(), whole)
 
     return Work("ns/block", sequences * prompt_blocks, rounds())
 
 
 CELLS: dict[str, Callable[..., Work]] = {
-    f.__name__: f for f in (decode_step, admit_cold, admit_prefix, free, fork, batch, pool, evict)
+    f.__name__: f
+    for f in (decode_step, admit_cold, admit_prefix, free, fork, batch, pool, evict, scheduler_step)
 }

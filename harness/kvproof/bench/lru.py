@@ -26,6 +26,31 @@ class Counts:
     refused: int = 0
 
 
+class Endless:
+    """An infinite cache, kept by id of the trace and not by block: small for a trace of any length."""
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._held: list[int] = []  # by node: blocks of it that are in the cache
+
+    def request(self, r: Request) -> int:
+        """Full blocks of the prompt that it has; afterwards it has all of them."""
+        if r.block_ids is None:
+            raise ValueError("the request has no block ids; with_ids() gives it new ones")
+        parts, left, at, hits, going = r.trace_block // self._size, r.prompt_tokens // self._size, -1, 0, True
+        for block in r.block_ids.tolist():
+            at = self._nodes.setdefault((at, block), len(self._nodes))
+            if at == len(self._held):
+                self._held.append(0)
+            asked, held = min(parts, left), self._held[at]
+            left -= asked
+            hits += min(asked, held) if going else 0
+            going = going and held >= asked
+            self._held[at] = max(held, asked)
+        return hits
+
+
 def block_keys(requests: Iterable[Request], block_size: int) -> Iterator[list[int]]:
     """For each request one key a full block of `block_size` tokens; equal keys, equal prefix.
 

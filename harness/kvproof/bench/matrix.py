@@ -1,56 +1,61 @@
-"""The benchmark matrix as data: `specs/scenarios/manager.toml` to points to measure."""
+"""The benchmark matrix as data: `specs/scenarios/*.toml` to points to measure."""
 
 from __future__ import annotations
 
 import itertools
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvproof.bench.cells import CELLS
 
-APART = ("memory", "replay", "waste")
+FILES = ("manager.toml", "scheduler.toml")
+APART = ("memory", "replay", "waste", "scheduler_replay")
 """Cells that are not timed round by round: a process of their own, or a trace."""
 
 
 class BadMatrix(ValueError):
-    """The matrix file, or the choice of cells, names something that does not exist."""
+    """A matrix file, or the choice of cells, names something that does not exist."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One cell with one combination of its parameters."""
+    """One cell with one combination of its parameters; settings are the same in all its points."""
 
     cell: str
     parameters: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.cell}({', '.join(f'{k}={v}' for k, v in self.parameters.items())})"
 
 
 def load(folder: Path, cells: Sequence[str] | None, quick: bool) -> list[Point]:
-    """Points of the chosen cells (None: all), in the order of the file.
+    """Points of the chosen cells (None: all), in the order of the files.
 
     Raises:
-        BadMatrix: a cell is unknown, or its entry has other keys than text, parameters, quick.
+        BadMatrix: a cell is unknown, or its entry has other keys than text, parameters, quick, settings.
     """
-    path = folder / "scenarios" / "manager.toml"
-    matrix = tomllib.loads(path.read_text(encoding="utf-8"))
     known = [*CELLS, *APART]
+    matrix: dict[str, tuple[str, dict[str, Any]]] = {}
+    for path in (folder / "scenarios" / name for name in FILES):
+        if path.is_file():
+            entries = tomllib.loads(path.read_text(encoding="utf-8"))
+            matrix |= {name: (path.name, entry) for name, entry in entries.items()}
     for name in [*matrix, *(cells or ())]:
         if name not in known:
             raise BadMatrix(f"cell {name!r}: allowed are {', '.join(known)}")
     points = []
-    for name, entry in matrix.items():
-        extra = set(entry) - {"text", "parameters", "quick"}
+    for name, (file, entry) in matrix.items():
+        extra = set(entry) - {"text", "parameters", "quick", "settings"}
         parameters = entry.get("parameters", {}) | (entry.get("quick", {}) if quick else {})
         if extra or set(parameters) != set(entry.get("parameters", {})):
-            raise BadMatrix(f"{path.name}: [{name}] allows text, parameters, and quick with some of these")
+            raise BadMatrix(f"{file}: [{name}] allows text, parameters, quick with some of these, settings")
         if cells is None or name in cells:
             points += [
-                Point(name, dict(zip(parameters, values, strict=True)))
+                Point(name, dict(zip(parameters, values, strict=True)), entry.get("settings", {}))
                 for values in itertools.product(*parameters.values())
             ]
     return points

@@ -7,15 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvproof.bench.cells import CELLS, MAX_ROUNDS, Work
+from kvproof.bench.cells import CELLS
 from kvproof.bench.clock import calibrate, quiet
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Subject, Unsupported, Wrong
+from kvproof.bench.work import MAX_ROUNDS, Work
 from kvproof.records import Sample
 from kvproof.stats import quantiles, ratio_interval, slope
 
 WARM_UP = 2
 MIN_ROUNDS = 5
+BURST = 4
+"""Rounds that a lane takes at its turn."""
+MOST_TIMED = (MAX_ROUNDS - WARM_UP) * BURST // (BURST + 1)
+"""Cells are made for MAX_ROUNDS, those that are not timed included."""
 LONGEST_CELL_S = 20.0
 """A size whose least number of rounds would take longer is left out, with a note."""
 
@@ -99,7 +104,7 @@ class Job:
             took = [lane.step() for _ in range(WARM_UP)]
             if tokens is not None:
                 costs[tokens] = min(took)
-            lane.rounds = max(MIN_ROUNDS, min(MAX_ROUNDS - WARM_UP, int(self.budget_s / min(took))))
+            lane.rounds = max(MIN_ROUNDS, min(MOST_TIMED, int(self.budget_s / min(took))))
         except Unsupported as e:
             lane.call, lane.note = None, f"unsupported: {e}"
         except Wrong as e:
@@ -108,15 +113,24 @@ class Job:
             lane.call, lane.note = None, f"INVALID: {type(e).__name__}: {e}"
 
     def _run(self, lanes: list[Lane], pedantic: Pedantic) -> None:
-        """One pedantic benchmark for all lanes: its rounds go round them, in rotated order."""
+        """One pedantic benchmark for all lanes: its rounds go round them, in rotated order.
+
+        A lane takes a burst of rounds at its turn, behind one that is not timed: the lane before it
+        has left the caches to its own code and data.
+        """
         order: list[Lane] = []
-        for n in range(max(lane.rounds for lane in lanes)):
-            at = (n + self.turn) % len(lanes)
-            order += [lane for lane in lanes[at:] + lanes[:at] if n < lane.rounds]
-        waiting = iter(order)
+        for n in range(0, max(lane.rounds for lane in lanes), BURST):
+            at = (n // BURST + self.turn) % len(lanes)
+            for lane in lanes[at:] + lanes[:at]:
+                order += [lane] * min(BURST, max(0, lane.rounds - n))
+        waiting = iter(zip(order, [None, *order], strict=False))
 
         def setup() -> tuple[tuple[Lane], dict[str, Any]]:
-            return (next(waiting),), {}
+            lane, last = next(waiting)
+            if lane is not last and lane.call is not None and len(lanes) > 1:
+                timed(lane)
+                check(lane)
+            return (lane,), {}
 
         def timed(lane: Lane) -> None:
             call = lane.call

@@ -1,4 +1,4 @@
-"""`kvproof bench`: implementations side by side on the manager profile, and a trace replayed."""
+"""`kvproof bench`: implementations side by side, and a trace replayed and served."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kvproof import spec
 from kvproof.bench import tables, traces
-from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_waste
+from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.matrix import APART, Point, load
 from kvproof.bench.measure import Job
 from kvproof.bench.subject import Subject, open_subject
@@ -32,17 +33,24 @@ from kvproof.subjects import SubjectError, find
 DEFAULT = ("reference", "plain")
 CAPACITY = (262_144, 1_048_576)
 """Tokens: a GPU of 141 GB holds under a million tokens of an 8B model at 128 KiB a token."""
+SERVED_CAPACITY = (1_048_576,)
+"""The same for a scheduler."""
 CELL_S = {True: 1.0, False: 4.0}
 """Seconds for the rounds of one subject in one cell, quick or not."""
 REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
+SERVE_S = {True: 60.0, False: 300.0}
+"""The same for a scheduler that serves the trace."""
 SYNTHETIC_REQUESTS = 1000
 PIPE_WIDTH = 110
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured on whom. capacity: of the replayed cache in tokens, 0 for no bound."""
+    """What is measured on whom.
+
+    capacity: of the replayed cache in tokens, 0 for no bound; empty for what each cell has by itself.
+    """
 
     subjects: Sequence[Subject]
     points: Sequence[Point]
@@ -68,7 +76,8 @@ def run(
     Args:
         impls: implementations to find; none: the reference beside the plain one.
         trace: Mooncake or Azure file, gzip-compressed or not; None: a seeded synthetic trace.
-        capacity: capacities of the replayed cache in tokens, 0 for no bound; none: 256 Ki and 1 Mi.
+        capacity: capacities of the replayed cache in tokens, 0 for no bound; none: 256 Ki and 1 Mi,
+            for a scheduler 1 Mi.
         block_size: tokens a block.
         cells: cells of the matrix to run; None: all.
         quick: the short matrix, at most the first 1,000 requests of the trace.
@@ -92,7 +101,7 @@ def run(
                     f"capacity {tokens}: allowed are 0 and at least one block of {block_size} tokens"
                 )
         points = load(spec.find(), cells, quick)
-        if traces.TRACE_BLOCK % block_size and any(p.cell == "replay" for p in points):
+        if traces.TRACE_BLOCK % block_size and any(p.cell in ("replay", "scheduler_replay") for p in points):
             raise ValueError(f"block size {block_size}: a replay allows divisors of {traces.TRACE_BLOCK}")
         requests = traces.read(trace) if trace else traces.synthetic(seed, SYNTHETIC_REQUESTS)
         subjects: list[Subject] = []
@@ -113,7 +122,7 @@ def run(
     if not subjects or not points:
         console.print("nothing to measure: no implementation can run here")
         return 3
-    plan = Plan(subjects, points, traces.with_ids(requests), capacity or CAPACITY, quick, seed)
+    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed)
     return measure(plan, out, console, quiet)
 
 
@@ -133,6 +142,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
     )
     samples: list[Sample] = []
     findings: list[str] = []
+    series: list[dict[str, Any]] = []
     complete = True
     with ResultWriter(folder / "bench.jsonl", header) as file:
 
@@ -148,7 +158,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
             with _progress(len(plan.points), quiet) as tell:
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
-                findings += _apart(plan, emit, tell)
+                findings += _apart(plan, emit, series, tell)
         except KeyboardInterrupt:
             complete = False
             findings.append("broken off from the keyboard")
@@ -165,7 +175,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 seconds=seconds,
             )
         )
-    report = tables.write(folder, header, samples, findings)
+    report = tables.write(folder, header, samples, findings, series)
     if not quiet:
         tables.terminal(console, samples)
     for line in findings:
@@ -238,19 +248,29 @@ def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[Point], N
     return bridge.failures
 
 
-def _apart(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[Point], None]) -> list[str]:
-    """Memory, replay and waste; returns the differences from the exact counts."""
+def _apart(
+    plan: Plan,
+    emit: Callable[[Sample], None],
+    series: list[dict[str, Any]],
+    tell: Callable[[Point], None],
+) -> list[str]:
+    """Memory, replay, waste and serving, which adds to `series`; returns differences from exact counts."""
     differences = []
+    managers = [s for s in plan.subjects if s.make is not None]
     for point in plan.points:
         if point.cell not in APART:
             continue
         tell(point)
-        if point.cell == "memory":
-            measure_memory(plan.subjects, point, emit)
+        if point.cell == "scheduler_replay":
+            capacity, seconds = plan.capacity or SERVED_CAPACITY, SERVE_S[plan.quick]
+            series += measure_serving(plan.subjects, point, plan.trace, capacity, seconds, emit)
+        elif not managers:
+            continue
+        elif point.cell == "memory":
+            measure_memory(managers, point, emit)
         elif point.cell == "waste":
-            measure_waste(plan.subjects, point, plan.trace, emit)
+            measure_waste(managers, point, plan.trace, emit)
         else:
-            differences += measure_replay(
-                plan.subjects, point, plan.trace, plan.capacity, REPLAY_S[plan.quick], emit
-            )
+            capacity, seconds = plan.capacity or CAPACITY, REPLAY_S[plan.quick]
+            differences += measure_replay(managers, point, plan.trace, capacity, seconds, emit)
     return differences

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvproof.subjects import Implementation, SubjectError, find
 
-Make = Callable[[int, int], Any]
+Make: TypeAlias = Callable[[int, int], Any]
+MakeScheduler: TypeAlias = Callable[[int, int, int, int], Any]
 UNCACHED = "make_uncached"
 """Factory of the same implementation without its prefix cache."""
+SCHEDULER = "make_scheduler"
+"""Factory of its scheduler; `make_scheduler_X` belongs to `make_X`."""
 
 
 class Unsupported(Exception):
@@ -25,27 +28,31 @@ class Wrong(Exception):
 class Subject:
     """Factories of one implementation and what it says of itself.
 
+    make: None for one that is a scheduler only.
     spec: opens it in another process; empty if it cannot be.
     overhead: blocks that the pool needs beyond those a sequence may take (reserved, watermark).
     """
 
     name: str
-    make: Make
+    make: Make | None
     block_size: int
     version: str = ""
     spec: str = ""
     make_uncached: Make | None = None
-    capabilities: frozenset[str] = field(init=False)
-    overhead: int = field(init=False)
-    lookahead: int = field(init=False)
-    lazy: bool = field(init=False)
-    evicts: str = field(init=False)
+    make_scheduler: MakeScheduler | None = None
+    capabilities: frozenset[str] = field(init=False, default=frozenset())
+    overhead: int = field(init=False, default=0)
+    lookahead: int = field(init=False, default=0)
+    lazy: bool = field(init=False, default=False)
+    evicts: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
+        if self.make is None:
+            return
         probe = self.make(64, self.block_size)
         policy = getattr(probe, "policy", None) or {}
         self.capabilities = frozenset(probe.capabilities)
-        self.overhead = len(list(getattr(probe, "reserved", ()))) + int(policy.get("watermark", 0))
+        self.overhead = _overhead(probe)
         self.lookahead = int(getattr(probe, "lookahead", 0))
         self.lazy = bool(getattr(probe, "lazy", False))
         self.evicts = str(policy.get("evict", ""))
@@ -66,8 +73,11 @@ class Subject:
         """What makes its managers: with or without prefix cache, None as `make` does it.
 
         Raises:
-            Unsupported: it has no prefix cache, or has one and no factory `make_uncached`.
+            Unsupported: it has no prefix cache, or has one and no factory `make_uncached`, or is a
+                scheduler only.
         """
+        if self.make is None:
+            raise Unsupported("no manager: it is a scheduler only")
         if caching and "prefix" not in self.capabilities:
             raise Unsupported("no prefix cache")
         if caching is False and "prefix" in self.capabilities:
@@ -76,11 +86,32 @@ class Subject:
             return self.make_uncached
         return self.make
 
+    def open_scheduler(self, usable: int, max_seqs: int, max_tokens: int) -> Any:
+        """A fresh scheduler whose requests may take `usable` blocks, reserved ones not counted.
+
+        Args:
+            usable: blocks; the watermark, which only admission keeps free, is one of them.
+            max_seqs, max_tokens: budgets of a step.
+
+        Raises:
+            Unsupported: it has none.
+        """
+        if self.make_scheduler is None:
+            raise Unsupported(f"no scheduler: no factory {SCHEDULER}")
+        probe = self.make_scheduler(64, self.block_size, max_seqs, max_tokens)
+        reserved = len(list(getattr(probe, "reserved", ())))
+        return self.make_scheduler(usable + reserved, self.block_size, max_seqs, max_tokens)
+
     def need(self, *capabilities: str) -> None:
         """Raises Unsupported if one of `capabilities` is not named by the subject."""
         absent = [c for c in capabilities if c not in self.capabilities]
         if absent:
             raise Unsupported(f"no capability {absent[0]}")
+
+
+def _overhead(probe: Any) -> int:
+    policy = getattr(probe, "policy", None) or {}
+    return len(list(getattr(probe, "reserved", ()))) + int(policy.get("watermark", 0))
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -91,24 +122,34 @@ def blocks_for(tokens: int, block_size: int) -> int:
 def open_subject(implementation: Implementation, block_size: int) -> Subject:
     """Import an implementation and ask it what it can do.
 
+    A factory named `make_scheduler...` opens a scheduler only; any other one a manager, and beside it
+    the scheduler of that name, if there is one.
+
     Raises:
         SubjectError: it cannot be imported, or makes no manager of this block size.
     """
-    make = implementation.factory()
-    try:
-        uncached: Make | None = find(f"{implementation.module}:{UNCACHED}").factory()
-    except SubjectError:
-        uncached = None
+    name, make = implementation.factory_name, implementation.factory()
+    only = name.startswith(SCHEDULER)
+    variant = name.removeprefix("make") if name.startswith("make_") else ""
     try:
         return Subject(
             name=implementation.name,
-            make=make,
+            make=None if only else make,
             block_size=block_size,
             version=implementation.version,
             spec=implementation.spec,
-            make_uncached=uncached,
+            make_uncached=None if only else _other(implementation, UNCACHED),
+            make_scheduler=make if only else _other(implementation, SCHEDULER + variant),
         )
     except Exception as e:
         raise SubjectError(
             f"{implementation.name}: no manager of 64 blocks of {block_size} tokens: {type(e).__name__}: {e}"
         ) from e
+
+
+def _other(implementation: Implementation, factory: str) -> Callable[..., Any] | None:
+    """Another factory of the same module, None if it has none."""
+    try:
+        return find(f"{implementation.module}:{factory}").factory()
+    except SubjectError:
+        return None

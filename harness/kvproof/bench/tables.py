@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvproof.bench import brief
+from kvproof.bench import brief, upright
 from kvproof.bench.brief import number
 from kvproof.records import Header, Sample
 
@@ -57,13 +57,19 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
     data = frame(samples)
     for cell in data["cell"].unique() if len(data) else []:
         part = data[data["cell"] == cell].dropna(axis="columns", how="all")
-        lines += ["", f"## {cell}", "", _cell(part).to_markdown(index=False, disable_numparse=True)]
+        here = [s for s in samples if s.cell == cell]
+        table = upright.table(here) if cell == SERVED else _cell(part)
+        lines += ["", f"## {cell}", "", table.to_markdown(index=False, disable_numparse=True)]
+        if cell == SERVED:
+            lines += ["", upright.caption(here)]
         if cell in NOTES:
             lines += ["", NOTES[cell]]
     if differences:
         lines += ["", "## Findings", "", *[f"- {d}" for d in differences]]
     return "\n".join(lines) + "\n"
 
+
+SERVED = "scheduler_replay"
 
 NOTES = {
     "evict": "Every block of the pool holds cached content, and prompts arrive that were never seen. Each is "
@@ -130,9 +136,17 @@ def terminal(console: Console, samples: Sequence[Sample]) -> None:
     console.print(brief.CAPTION, markup=False, highlight=False)
 
 
-def write(folder: Path, header: Header, samples: Sequence[Sample], differences: Sequence[str]) -> Path:
-    """Write bench.csv and bench.md; returns the path of the latter."""
+def write(
+    folder: Path,
+    header: Header,
+    samples: Sequence[Sample],
+    differences: Sequence[str],
+    series: Sequence[dict[str, Any]],
+) -> Path:
+    """Write bench.csv, scheduler_series.csv if there are such points, and bench.md, whose path it returns."""
     frame(samples).to_csv(folder / "bench.csv", index=False)
+    if series:
+        pd.DataFrame(series).to_csv(folder / "scheduler_series.csv", index=False, float_format="%.6g")
     path = folder / "bench.md"
     path.write_text(markdown(header, samples, differences), encoding="utf-8")
     return path

@@ -218,21 +218,33 @@ def with_ids(trace: Trace) -> Trace:
     return replace(trace, requests=tuple(requests))
 
 
+def prompt_tokens(request: Request) -> Ids:
+    """The prompt: [prompt_tokens] int32, equal where the ids are equal, different where they differ.
+
+    Token t of id i is i * trace_block + t + 1, so it is never 0.
+
+    Raises:
+        ValueError: the request has no ids.
+    """
+    ids, size = request.block_ids, request.trace_block
+    if ids is None:
+        raise ValueError("the request has no block ids; with_ids() gives it new ones")
+    rows = np.add.outer(ids * np.int32(size), np.arange(1, size + 1, dtype=np.int32))
+    found: Ids = rows.ravel()[: request.prompt_tokens]
+    return found
+
+
 def prompt(request: Request, block_size: int) -> Ids:
     """Tokens to replay: [k * block_size + 1] int32 for the k full blocks of the prompt.
 
-    Token t of id i is i * trace_block + t + 1: equal ids give equal tokens, different ids share
-    none, at any block size that divides trace_block. The last token, 0, stands for the one that
-    must be computed, so that all k blocks may hit.
+    They share at any block size that divides trace_block what the ids share. The last token, 0,
+    stands for the one that must be computed, so that all k blocks may hit.
 
     Raises:
         ValueError: the block size does not divide trace_block, or the request has no ids.
     """
-    ids, size = request.block_ids, request.trace_block
+    size = request.trace_block
     if size % block_size:
         raise ValueError(f"block size {block_size}: allowed for a trace with ids are divisors of {size}")
-    if ids is None:
-        raise ValueError("the request has no block ids; with_ids() gives it new ones")
     full = request.prompt_tokens // block_size * block_size
-    rows = ids[:, None] * np.int32(size) + np.arange(1, size + 1, dtype=np.int32)
-    return np.append(rows.ravel()[:full], np.int32(0))
+    return np.append(prompt_tokens(request)[:full], np.int32(0))

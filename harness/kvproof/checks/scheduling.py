@@ -48,7 +48,12 @@ class _Operation:
             model.end(op.seq, "aborted")
         for step in seen.value or [] if op.op in ("step", "drain") else []:
             yield from self._step(step)
+        yield from self._planned_as_expected()
         if seen.outcome == "error":
+            yield from self._died()
+        elif op.op in ("step", "drain") and seen.outcome not in ("ok", "skipped"):
+            got = f"{seen.outcome}: {seen.detail}"
+            yield self.finding("SCHED-005", "plan and feed answer: what runs out is theirs to handle", got)
             yield from self._died()
         elif op.op == "drain":
             yield from self._drained()
@@ -60,9 +65,10 @@ class _Operation:
     def _submitted(self) -> Iterator[Finding]:
         op, seen = self.case.history[self.index], self.seen
         args = op.args or {}
-        if args.get("bad"):
+        wrong = self.model.wrong(op.seq, list(op.tokens or ()), args)
+        if wrong:
             if seen.outcome == "ok":
-                yield self.finding("SCHED-010", f"an error that names {args['bad']}", "the submit succeeded")
+                yield self.finding("SCHED-010", f"an error that names what is wrong: {wrong}", "it succeeded")
             return
         request = self.model.request(op.seq, list(op.tokens or ()), args)
         if seen.outcome == "ok":
@@ -71,7 +77,17 @@ class _Operation:
             got = f"{seen.outcome}: {seen.detail}"
             yield self.finding("SCHED-005", f"{op} fits the pool and is accepted", got)
 
+    def _planned_as_expected(self) -> Iterator[Finding]:
+        """What the case says of the last step; it speaks of subjects that keep no blocks back."""
+        expect, steps = self.case.history[self.index].expect or {}, self.seen.value
+        if "rows" not in expect or not steps or self.model.facts.usable < self.model.facts.capacity:
+            return
+        if sorted(row[0] for row in steps[-1]["rows"]) != sorted(expect["rows"]):
+            for aim in self.case.aim:
+                yield self.finding(aim.removeprefix("KVP-"), f"a step of {expect['rows']}", _plan(steps[-1]))
+
     def _died(self) -> Iterator[Finding]:
+        """A step has ended in an exception while a request was there that can never fit."""
         huge = [r.rid for r in self.model.requests.values() if r.open and not self.model.surely_fits(r)]
         if huge:
             text = f"{huge[0]} can never fit: it is refused and the others go on"
@@ -107,6 +123,7 @@ class _Operation:
         yield from self._budgets(step)
         yield from self._who(step)
         yield from self._order(step)
+        yield from self._hits(step)
         for rid, lo, hi, table in step["rows"]:
             request = self.model.requests.get(rid)
             if request is not None and request.open:
@@ -116,12 +133,18 @@ class _Operation:
         if "fed" not in step:
             return  # it broke off in this step
         self.model.end(step.get("aborted"), "aborted")
+        self.model.aborted_between |= "aborted" in step
         for rid, _, hi, _ in step["rows"]:
             request = self.model.requests.get(rid)
             if request is not None and request.open and hi == len(request.tokens):
                 self.model.sample(request)
         yield from self._ended(step)
         yield from self._given_back(step)
+        for request in self.model.requests.values():
+            late = request.open and request.since < self.model.steps
+            if late and self.model.prompt_never_fits(request):
+                text = f"{request.rid} can never fit: refused within a step"
+                yield self.finding("SCHED-004", text, f"{request.state} after it")
 
     def _preempted(self, step: dict[str, Any]) -> Iterator[Finding]:
         bound = self.model.facts.policy.get("max_preemptions")
@@ -203,6 +226,17 @@ class _Operation:
                         "SCHED-006", f"{other.rid} has priority {other.priority}: it starts first", got
                     )
 
+    def _hits(self, step: dict[str, Any]) -> Iterator[Finding]:
+        """SCHED-003: who starts, starts at its hit. (The last token is computed in any case.)"""
+        for rid, lo, _, table in step["rows"]:
+            request = self.model.requests.get(rid)
+            if request is None or request.state not in WAITING:
+                continue
+            hit = min(self.model.shared(table), len(request.tokens) - 1)
+            if lo < hit:
+                text = f"{rid} starts at {hit} or later: blocks up to there are computed, and read by others"
+                yield self.finding("SCHED-003", text, _plan(step))
+
     def _row(self, request: Request, lo: int, hi: int, table: tuple[int, ...]) -> Iterator[Finding]:
         rid, length, got = request.rid, len(request.tokens), f"positions {lo}..{hi - 1}"
         if hi <= lo:
@@ -242,8 +276,9 @@ class _Operation:
                 yield self.finding("SCHED-005", f"{rid} ends with {request.max_new} tokens", got)
             said = step.get("outputs", {}).get(rid)
             if said is not None and said != request.generated:
-                name = "PREEMPT-001" if POISON in said or request.preemptions else "SCHED-005"
-                yield self.finding(name, f"output of {rid}: {request.generated}", f"{said}")
+                names = ["PREEMPT-001" if POISON in said or request.preemptions else "SCHED-005"]
+                for name in names + ["SCHED-007"] * self.model.aborted_between:
+                    yield self.finding(name, f"output of {rid}: {request.generated}", f"{said}")
             self.model.end(rid, "finished")
         for request in self.model.requests.values():
             if request.state == "running" and len(request.generated) >= request.max_new:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
 
+from kvproof import spec
+from kvproof.conformance.replay import load_vector
 from kvproof.histories.directed import cases
+from kvproof.histories.relations import RELATIONS
 from kvproof.records import Case
+
+DRAWN = re.compile(r"(random|long)/-?\d+|search/[0-9a-f]{8}")
+"""Names of the cases that are drawn, not listed."""
+UNLISTED = frozenset(
+    {
+        *(f"growth/{name}" for name in ("allocate", "look_up", "step_batch", "table-memory", "queue")),
+        *(f"meta/{name}" for name in RELATIONS),
+        *("prefix/keys-in-another-process", "prefix/declared-guard", "err/make-8-0", "err/make-8--1"),
+    }
+)
+"""Names of the cases that are no single history."""
 
 
 def requirement(*ids: str) -> pytest.MarkDecorator:
@@ -15,11 +32,37 @@ def requirement(*ids: str) -> pytest.MarkDecorator:
     return pytest.mark.requirement(*ids)
 
 
+def profile(name: str) -> pytest.MarkDecorator:
+    """The kind of subject that the test judges; "manager" where it does not say."""
+    return pytest.mark.profile(name)
+
+
 def directed(*areas: str) -> pytest.MarkDecorator:
     """Parametrizes `case` over the directed cases whose first aim is in one of the areas."""
-    chosen: list[Case] = [c for c in cases() if c.aim[0].split("-")[1] in areas]
-    params: list[Any] = [pytest.param(c, id=c.id, marks=requirement(*c.aim)) for c in chosen]
+    return _each([c for c in cases() if c.aim[0].split("-")[1] in areas])
+
+
+def saved() -> pytest.MarkDecorator:
+    """Parametrizes `case` over the vectors of the specification."""
+    return _each(vectors())
+
+
+def _each(chosen: Iterable[Case]) -> pytest.MarkDecorator:
+    params: list[Any] = [
+        pytest.param(c, id=c.id, marks=(requirement(*c.aim), profile(c.profile))) for c in chosen
+    ]
     return pytest.mark.parametrize("case", params)
+
+
+@cache
+def vectors() -> tuple[Case, ...]:
+    """The histories under specs/vectors."""
+    return tuple(load_vector(path) for path in sorted((spec.find() / "vectors").glob("*/*.json")))
+
+
+def case_names() -> frozenset[str]:
+    """Every case that has a name of its own; see DRAWN for the others."""
+    return UNLISTED | {c.id for c in cases()} | {c.id for c in vectors()}
 
 
 def citations() -> dict[str, set[str]]:
@@ -28,9 +71,9 @@ def citations() -> dict[str, set[str]]:
     for case in cases():
         for aim in case.aim:
             found.setdefault(aim, set()).add(case.id)
-    from kvproof.conformance import test_apart, test_growth
+    from kvproof.conformance import test_apart, test_growth, test_scheduler
 
-    for module in (test_growth, test_apart):
+    for module in (test_growth, test_apart, test_scheduler):
         for name, value in vars(module).items():
             for mark in getattr(value, "pytestmark", []):
                 if name.startswith("test_") and mark.name == "requirement":

@@ -25,12 +25,18 @@ class Plugin:
     @pytest.hookimpl
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", "requirement(*ids): the requirements that the test judges")
+        config.addinivalue_line("markers", "profile(name): the kind of subject that it judges")
+        config.addinivalue_line("markers", "deep: runs with --deep only")
 
     @pytest.hookimpl
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         wanted = set(self.judging.settings.requirements)
+        items[:] = [i for i in items if profile_of(i) == self.judging.settings.profile]
         if wanted:
             items[:] = [i for i in items if not cited(i) or cited(i) & wanted]
+        if not self.judging.settings.deep:
+            items[:] = [i for i in items if not is_deep(i)]
+        items.sort(key=lambda i: (is_deep(i), not cited(i)))  # what is aimed first: a budget cuts the rest
         self.total = len(items)
 
     @pytest.hookimpl(hookwrapper=True)
@@ -73,6 +79,15 @@ def require(results: Sequence[Result]) -> None:
         raise Unmet("; ".join(f"{r.requirement} {r.verdict}" for r in bad))
     if results and all(r.verdict is Verdict.UNSUPPORTED for r in results):
         pytest.skip(results[0].reason)
+
+
+def profile_of(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("profile")
+    return str(mark.args[0]) if mark else "manager"
+
+
+def is_deep(item: pytest.Item) -> bool:
+    return item.get_closest_marker("deep") is not None
 
 
 def cited(item: pytest.Item) -> set[str]:

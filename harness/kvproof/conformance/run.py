@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kvproof import ledger, spec
+from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.plugin import Plugin
 from kvproof.conformance.session import Session, Settings, file_name
 from kvproof.environment import describe
@@ -27,6 +28,10 @@ from kvproof.subjects.host import Worker
 
 FAILING = frozenset({Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS})
 TESTS = Path(__file__).parent
+FACTORIES = {"manager": "make", "scheduler": "make_scheduler"}
+"""The factory of an implementation that is named without one, by profile."""
+SHAPES: dict[str, tuple[int, ...]] = {"manager": (8, 4), "scheduler": (8, 4, 4, 16)}
+"""Arguments for a first look at a subject."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,10 @@ def judge_all(
 
     Raises:
         SubjectError: one of them names nothing.
+        LedgerError: its known.toml cannot be used.
     """
-    return [judge_one(find(impl), settings, console, quiet) for impl in impls]
+    factory = FACTORIES[settings.profile]
+    return [judge_one(find(impl, factory), settings, console, quiet) for impl in impls]
 
 
 def judge_one(
@@ -60,10 +67,10 @@ def judge_one(
         return _not_here(implementation, settings, index, missing)
     with Worker(implementation, settings.call_limit) as worker:
         try:
-            description = worker.describe(8, 4)
+            description = worker.describe(*SHAPES[settings.profile])
         except SubjectError as error:
             return Outcome(implementation, 3, None, str(error))
-        known = ledger.load(_ledger_path(implementation), index.requirements)
+        known = ledger.load(_ledger_path(implementation), index.requirements, case_names(), DRAWN)
         session = Session(worker, index, settings, description, known)
         header = _header(implementation, settings, index, tuple(sorted(session.gates)))
         path = settings.folder / f"{file_name(implementation)}.jsonl"
@@ -159,6 +166,7 @@ def _header(
             r
             for r in index.requirements.values()
             if (not settings.requirements or r.id in settings.requirements)
+            and (r.profile == settings.profile or r.status == "planned")
         ),
     )
 
@@ -171,7 +179,9 @@ def _not_here(
     reason = "; ".join(f"{what} is not here: {how}" for what, how in missing.items())
     with ResultWriter(path, _header(implementation, settings, index, ())) as writer:
         for r in index.requirements.values():
-            if r.status == "active" and (not settings.requirements or r.id in settings.requirements):
+            if (r.status, r.profile) == ("active", settings.profile) and (
+                not settings.requirements or r.id in settings.requirements
+            ):
                 writer.write(
                     Result(case="precondition", requirement=r.id, verdict=Verdict.PRECONDITION, reason=reason)
                 )

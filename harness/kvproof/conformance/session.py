@@ -35,6 +35,10 @@ class Settings:
     """Judge these only; empty for all."""
     histories: int = 600
     """Seeded random histories."""
+    deep: bool = False
+    """Long histories and the search by Hypothesis too."""
+    budget: float | None = None
+    """Seconds from the start of the run after which no random history begins."""
     seed: int = 0
     call_limit: float = CALL_LIMIT
     folder: Path = Path("results/runs")
@@ -66,7 +70,8 @@ class Session:
     results: list[Result] = field(default_factory=list)
     cases: int = 0
     failing: dict[str, Case] = field(default_factory=dict)
-    """Requirement -> the shortest failing case so far."""
+    """Requirement -> the shortest failing case so far; those that known.toml excuses are not among them."""
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def name(self) -> str:
@@ -108,6 +113,12 @@ class Session:
             reserved=frozenset(d["reserved"]),
             policy=d["policy"],
         )
+
+    @property
+    def spent(self) -> bool:
+        """The budget is used up: no random history may begin."""
+        budget = self.settings.budget
+        return budget is not None and time.monotonic() - self.started > budget
 
     # ------------------------------------------------------------ cases
 
@@ -154,11 +165,8 @@ class Session:
 
     def _failed(self, case: Case, finding: Finding, first: Finding, spent: float) -> Result:
         short = case.model_copy(update={"history": case.history[: finding.step + 1]})
-        best = self.failing.get(finding.requirement)
-        if best is None or len(short.history) < len(best.history):
-            self.failing[finding.requirement] = short
         after = first.requirement if first.step < finding.step else ""
-        return self.record(
+        result = self.record(
             case.id,
             finding.requirement,
             Verdict.FAIL,
@@ -172,6 +180,10 @@ class Session:
             step=finding.step,
             milliseconds=spent,
         )
+        best = self.failing.get(finding.requirement)
+        if result.verdict is Verdict.FAIL and (best is None or len(short.history) < len(best.history)):
+            self.failing[finding.requirement] = short
+        return result
 
     def _ended(self, case: Case, aim: str, outcome: Outcome, spent: float) -> Result:
         verdict = _ENDS.get(outcome.end)

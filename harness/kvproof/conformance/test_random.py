@@ -16,6 +16,8 @@ def test_seeded(chunk: int, session: Session) -> None:
     settings = session.settings
     results = []
     for number in range(chunk, settings.histories, CHUNKS):
+        if session.spent:
+            break
         case = seeded(settings.seed + number, session.gates)
         results += session.check(case)
     require(results)

@@ -6,19 +6,25 @@ import random
 from collections.abc import Iterable
 
 from kvproof.histories.directed.scheduling import Load
+from kvproof.histories.seeded import POOL
 from kvproof.records import Case
 
 
-def arrivals(seed: int, capabilities: Iterable[str]) -> Case:
-    """The random load of this seed; it ends with a drain."""
+def arrivals(
+    seed: int,
+    capabilities: Iterable[str],
+    operations: tuple[int, int] = (4, 14),
+    pool: tuple[int, int] = POOL,
+) -> Case:
+    """The random load of this seed, of so many operations on so many blocks; it ends with a drain."""
     draw = random.Random(seed)
     size = draw.choice((2, 2, 3, 4))
-    blocks = draw.randint(5, 10)
+    blocks = draw.randint(*pool)
     seqs, tokens = draw.randint(1, 5), draw.choice((2, 3, 5, 8, 16, 32))
     load, known, rid = Load(), [[1, 2]], 0
     slots = blocks * size
     priorities = "order:priority" in set(capabilities)
-    for _ in range(draw.randint(4, 14)):
+    for _ in range(draw.randint(*operations)):
         roll = draw.random()
         if roll < 0.55 or not rid:
             base = draw.choice(known)

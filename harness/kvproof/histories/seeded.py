@@ -9,6 +9,7 @@ from kvproof.histories.build import History
 from kvproof.records import Case
 
 OPERATIONS = 40
+POOL = (5, 10)
 TOKENS = (1, 2)
 """Two values: short prompts are often equal, or equal in some block."""
 
@@ -16,11 +17,11 @@ TOKENS = (1, 2)
 class _Writer:
     """Keeps just enough state to write histories that mean something."""
 
-    def __init__(self, seed: int, capabilities: frozenset[str]) -> None:
+    def __init__(self, seed: int, capabilities: frozenset[str], pool: tuple[int, int]) -> None:
         self.draw = random.Random(seed)
         self.has = capabilities.__contains__
         self.block_size = self.draw.choice((2, 2, 3, 4))
-        self.num_blocks = self.draw.randint(5, 10)
+        self.num_blocks = self.draw.randint(*pool)
         self.history = History()
         self.lengths: dict[int, int] = {}
         self.uncommitted: set[int] = set()
@@ -147,12 +148,14 @@ class _Writer:
             self.grow(seq)
 
 
-def seeded(seed: int, capabilities: Iterable[str], operations: int = OPERATIONS) -> Case:
-    """The random history of this seed for a subject with these capabilities.
+def seeded(
+    seed: int, capabilities: Iterable[str], operations: int = OPERATIONS, pool: tuple[int, int] = POOL
+) -> Case:
+    """The random history of this seed for a subject with these capabilities; `pool`: least and most blocks.
 
     It ends with every sequence freed and a reclaim probe.
     """
-    writer = _Writer(seed, frozenset(capabilities))
+    writer = _Writer(seed, frozenset(capabilities), pool)
     for _ in range(operations):
         writer.one()
     ids = sorted(writer.lengths)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from kvproof.histories.play import next_token
@@ -55,6 +56,8 @@ class Request:
     """Length at the last preemption."""
     table: tuple[int, ...] = ()
     overtaken: int = 0
+    since: int = 0
+    """Steps before its submission."""
 
     @property
     def positions(self) -> int:
@@ -80,13 +83,26 @@ class SchedulerModel:
         self.written: dict[int, int] = {}
         self.steps = 0
         self.submitted = 0
+        self.aborted_between = False
+        """Some request was aborted between a plan and its feed."""
 
     def request(self, rid: int, tokens: list[int], args: Mapping[str, Any]) -> Request:
         """A request as it is submitted; `args` holds max_new and priority."""
         prints, max_new = self.prints.extend([], tokens, None), int(args.get("max_new", 1))
         self.submitted += 1
         priority = int(args.get("priority", 0))
-        return Request(rid, self.submitted, priority, list(tokens), prints, len(tokens), max_new)
+        order, since = self.submitted, self.steps
+        return Request(rid, order, priority, list(tokens), prints, len(tokens), max_new, since=since)
+
+    def wrong(self, rid: Any, tokens: list[int], args: Mapping[str, Any]) -> str:
+        """What is wrong with a submit, empty if nothing is."""
+        if rid < 0:
+            return f"a negative id {rid}"
+        if rid in self.requests and self.requests[rid].open:
+            return f"id {rid} twice"
+        if not tokens:
+            return "no tokens"
+        return "" if int(args.get("max_new", 1)) > 0 else f"max_new {args['max_new']}"
 
     def end(self, rid: Any, state: str) -> None:
         """A request ends, if it has not yet."""
@@ -97,6 +113,19 @@ class SchedulerModel:
     def never_fits(self, request: Request) -> bool:
         """Its positions need more blocks than one request may fill."""
         return self.facts.blocks(request.positions) > self.facts.usable
+
+    def prompt_never_fits(self, request: Request) -> bool:
+        """Its prompt alone needs more blocks than one request may fill."""
+        return self.facts.blocks(request.prompt) > self.facts.usable
+
+    def shared(self, table: Sequence[int]) -> int:
+        """Leading positions of a table whose full blocks a running request has computed and holds."""
+        size, most = self.facts.block_size, 0
+        for other in self.requests.values():
+            full = other.computed // size if other.state == "running" else 0
+            pairs = zip(table, other.table[:full], strict=False)
+            most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) * size)
+        return most
 
     def surely_fits(self, request: Request) -> bool:
         """Even counted generously (the last token too) it fits."""

@@ -100,7 +100,8 @@ class Summary:
         numbers = [f"{counts[v]} {v}" for v in self.columns if counts[v]]
         numbers += [f"{len(advice)} SHOULD not met"] if advice else []
         how = ending(footer.complete, footer.exit_status)
-        return f"{name}: {how} ({', '.join(numbers) or 'nothing judged'})"
+        cases = f", {footer.cases} cases" if footer.cases else ""
+        return f"{name}: {how} ({', '.join(numbers) or 'nothing judged'}){cases}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of areas x verdicts; the last row is the sum, an empty cell a zero."""

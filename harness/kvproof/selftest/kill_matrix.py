@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 import pytest
 
 from kvproof import spec
-from kvproof.conformance import test_apart, test_growth
+from kvproof.conformance import test_apart, test_growth, test_scheduler
 from kvproof.conformance.plugin import Unmet
+from kvproof.conformance.run import FACTORIES, SHAPES
 from kvproof.conformance.session import Driven, Session, Settings
 from kvproof.histories.directed import cases
 from kvproof.histories.shrink import shrink
@@ -54,14 +54,14 @@ def faults() -> dict[str, Any]:
     return dict(importlib.import_module(FAULTY).FAULTS)
 
 
-def session_of(worker: Driven) -> Session:
-    return Session(worker, spec.load(), Settings(), worker.describe(8, 4))
+def session_of(worker: Driven, profile: str = "manager") -> Session:
+    return Session(worker, spec.load(), Settings(profile=profile), worker.describe(*SHAPES[profile]))
 
 
 def special_tests(requirement: str) -> list[Any]:
     """Tests without a history that cite the requirement."""
     found = []
-    for module in (test_growth, test_apart):
+    for module in (test_growth, test_apart, test_scheduler):
         for name, test in vars(module).items():
             marks = [m for m in getattr(test, "pytestmark", []) if m.name == "requirement"]
             if name.startswith("test_") and any(requirement in m.args for m in marks):
@@ -70,12 +70,13 @@ def special_tests(requirement: str) -> list[Any]:
 
 
 def run_special(session: Session, requirement: str) -> None:
+    """Run each with every value of its parameters."""
     for test in special_tests(requirement):
-        arguments: dict[str, Any] = {"session": session}
-        if "width" in inspect.signature(test).parameters:
-            arguments["width"] = 4096
-        with contextlib.suppress(Unmet, pytest.skip.Exception):  # the verdict is in the session
-            test(**arguments)
+        values = [m.args for m in getattr(test, "pytestmark", []) if m.name == "parametrize"]
+        for value in values[0][1] if values else [None]:
+            named = {values[0][0]: value} if values else {}
+            with contextlib.suppress(Unmet, pytest.skip.Exception):  # the verdict is in the session
+                test(session=session, **named)
 
 
 def judge_fault(name: str, clean: set[str]) -> Kill:
@@ -84,11 +85,12 @@ def judge_fault(name: str, clean: set[str]) -> Kill:
     `clean`: cases in which the reference has no finding.
     """
     fault = faults()[name]
+    profile = spec.load().requirements[fault.requirement].profile
     killers: dict[str, int] = {}
     with Worker(find(f"faulty:{name}"), CALL_LIMIT) as worker:  # a fault may hang
-        session = session_of(worker)
+        session = session_of(worker, profile)
         for case in cases():
-            if case.id in clean:
+            if case.id in clean and case.profile == profile:
                 session.check(case)
         run_special(session, fault.requirement)
         for result in session.results:
@@ -109,11 +111,11 @@ def _shortest(session: Session, requirement: str) -> int | None:
     return len(shrink(case, shows, budget=200).history)
 
 
-def clean_cases(where: str = "reference") -> set[str]:
-    """Cases that an implementation passes, or cannot run."""
-    session = session_of(InProcess(where))
+def clean_cases() -> set[str]:
+    """Cases that the reference passes, or cannot run."""
     bad = (Verdict.FAIL, Verdict.ERROR, Verdict.TIMEOUT)
-    return {c.id for c in cases() if not any(r.verdict in bad for r in session.check(c))}
+    sessions = {p: session_of(InProcess(f"reference:{FACTORIES[p]}"), p) for p in FACTORIES}
+    return {c.id for c in cases() if not any(r.verdict in bad for r in sessions[c.profile].check(c))}
 
 
 def markdown(kills: list[Kill]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvproof import spec
+from kvproof.histories.arrivals import arrivals
 from kvproof.histories.directed import cases
 from kvproof.histories.seeded import seeded
 from kvproof.records import Verdict
@@ -41,20 +42,33 @@ def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: li
 
 
 @pytest.mark.parametrize(
-    "where", ["reference", "reference:make_uncached", "reference:make_reserved", "plain"]
+    ("profile", "where"),
+    [
+        ("manager", "reference:make"),
+        ("manager", "reference:make_uncached"),
+        ("manager", "reference:make_reserved"),
+        ("manager", "plain:make"),
+        ("scheduler", "reference:make_scheduler"),
+        ("scheduler", "reference:make_scheduler_uncached"),
+        ("scheduler", "reference:make_scheduler_swap"),
+        ("scheduler", "reference:make_scheduler_priority"),
+        ("scheduler", "plain:make_scheduler"),
+    ],
 )
-def test_sound_implementation_has_no_finding(where: str) -> None:
-    session = session_of(InProcess(where))
+def test_sound_implementation_has_no_finding(profile: str, where: str) -> None:
+    session = session_of(InProcess(where), profile)
+    draw = {"manager": seeded, "scheduler": arrivals}[profile]
     for case in cases():
-        session.check(case)
+        if case.profile == profile:
+            session.check(case)
     for seed in range(300):
-        session.check(seeded(seed, session.gates))
+        session.check(draw(seed, session.gates))
     bad = [r for r in session.results if r.verdict not in (Verdict.PASS, Verdict.UNSUPPORTED)]
     assert not bad, bad[:3]
-    assert sum(r.verdict is Verdict.PASS for r in session.results) > 60
+    assert sum(r.verdict is Verdict.PASS for r in session.results) > 30
 
 
-def test_every_manager_requirement_has_a_planted_fault() -> None:
+def test_every_active_requirement_has_a_planted_fault() -> None:
     active = {r.id for r in spec.load().requirements.values() if r.status == "active"}
     planted = {f.requirement for f in faults().values()}
     assert active - planted == set(WITHOUT_FAULT)

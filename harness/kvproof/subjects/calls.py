@@ -159,7 +159,9 @@ def _csr(d: Driver, op: Operation) -> dict[str, Any]:
 
 
 def _slots(d: Driver, op: Operation) -> tuple[int, ...]:
-    d.need(op, op.seq)
+    live = d.need(op, op.seq)
+    if live and op.hi is not None and op.hi > live.length and not op.args:
+        raise Skip  # it never grew so long
     return integers(d.manager.slots(op.seq, op.lo, op.hi), "slots")
 
 
@@ -192,6 +194,8 @@ def _alloc(d: Driver, op: Operation) -> int:
 
 
 def _raw(d: Driver, op: Operation) -> list[int]:
+    if any(i >= len(d.raw) for i in op.blocks or ()):
+        raise Skip  # it was never allocated
     return [d.raw[i] for i in op.blocks or ()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,49 +47,53 @@ class SchedulerDriver:
         self.capabilities = frozenset(self.scheduler.capabilities)
         self.memory = HarnessMemory(self.block_size)
 
+    def timed(self) -> contextlib.AbstractContextManager[None]:
+        """Around calls of the subject: each step has the time limit of a call."""
+        return self.clock(self.index)
+
     def apply(self, index: int, op: Operation) -> Observation:
         """Call the subject and write down what was seen."""
-        seen: dict[str, Any] = {}
-        steps: list[dict[str, Any]] = []
         self.index = index
-        with self.clock(index):
+        steps: list[dict[str, Any]] = []
+        outcome, detail = "ok", ""
+        try:
+            self._call(op, steps)
+        except ContractError as error:
+            outcome, detail = outcome_of(error), str(error)
+        except KeyError as error:
+            detail = describe(error)
+            outcome = UnknownSequence.__name__ if (op.args or {}).get("unknown") else "error"
+        except (Exception, SystemExit) as error:
+            outcome, detail = "error", str(error) if isinstance(error, Nonsense) else describe(error)
+        free = None
+        if outcome != "error":
             try:
-                seen["value"] = self._call(op, steps)
-                seen["outcome"] = "ok"
-            except ContractError as error:
-                seen["outcome"], seen["detail"] = outcome_of(error), str(error)
-            except KeyError as error:
-                if not (op.args or {}).get("unknown"):
-                    return Observation(outcome="error", detail=describe(error), value=steps)
-                seen["outcome"], seen["detail"] = UnknownSequence.__name__, describe(error)
-            except Nonsense as error:
-                return Observation(outcome="error", detail=str(error), value=steps)
+                with self.timed():
+                    free = integer(self.scheduler.free_blocks(), "free_blocks")
             except (Exception, SystemExit) as error:
-                return Observation(outcome="error", detail=describe(error), value=steps)
-            try:
-                seen["free"] = integer(self.scheduler.free_blocks(), "free_blocks")
-            except (Exception, SystemExit) as error:
-                return Observation(outcome="error", detail=describe(error), value=steps)
-        return Observation.model_construct(**seen)
+                outcome, detail = "error", describe(error)
+        return Observation.model_construct(outcome=outcome, detail=detail, free=free, value=steps)
 
-    def _call(self, op: Operation, steps: list[dict[str, Any]]) -> Any:
+    def _call(self, op: Operation, steps: list[dict[str, Any]]) -> None:
         args = op.args or {}
         if op.op == "submit":
             tokens, max_new = list(op.tokens or ()), int(args.get("max_new", 1))
-            self.scheduler.submit(op.seq, tokens, max_new, int(args.get("priority", 0)))
+            with self.timed():
+                self.scheduler.submit(op.seq, tokens, max_new, int(args.get("priority", 0)))
             self.requests[op.seq] = Request(tokens, len(tokens), max_new)
-            return None
-        if op.op == "abort":
-            self.scheduler.abort(op.seq)
-            if op.seq in self.requests:
-                self.requests[op.seq].open = False
-            return None
-        if op.op == "step":
+        elif op.op == "abort":
+            with self.timed():
+                self.scheduler.abort(op.seq)
+            self._close(op.seq)
+        elif op.op == "step":
             for _ in range(op.length or 1):
                 self._step(steps, args.get("abort_between"))
-            return steps
-        self._drain(steps)
-        return steps
+        else:
+            self._drain(steps)
+
+    def _close(self, rid: Any) -> None:
+        if rid in self.requests:
+            self.requests[rid].open = False
 
     # ------------------------------------------------------------ steps
 
@@ -103,7 +108,10 @@ class SchedulerDriver:
             "writes": [],
         }
         steps.append(step)
-        self.clock(self.index).__enter__()  # a step has a time limit of its own
+        with self.timed():
+            self._plan_and_feed(step, abort_between)
+
+    def _plan_and_feed(self, step: dict[str, Any], abort_between: int | None) -> None:
         rows = [self._row(row) for row in self.scheduler.plan()]
         step["rows"] = rows
         step["preempted"] = list(integers(self.scheduler.preempted(), "preempted"))
@@ -116,14 +124,12 @@ class SchedulerDriver:
             step["reads"][rid] = [self._read(table, p) for p in range(min(hi, len(table) * self.block_size))]
         if abort_between is not None:
             self.scheduler.abort(abort_between)
-            if abort_between in self.requests:
-                self.requests[abort_between].open = False
+            self._close(abort_between)
             step["aborted"] = abort_between
         step["fed"] = [self._sample(rid, hi) for rid, _, hi, _ in rows]
         step["finished"] = list(integers(self.scheduler.feed(step["fed"]), "feed"))
         for rid in step["finished"]:
-            if rid in self.requests:
-                self.requests[rid].open = False
+            self._close(rid)
         if "output" in self.capabilities:
             step["outputs"] = {
                 rid: list(integers(self.scheduler.output(rid), f"output({rid})")) for rid in step["finished"]
@@ -131,8 +137,7 @@ class SchedulerDriver:
         if "rejected" in self.capabilities:
             step["rejected"] = [[integer(r, "rejected"), str(why)] for r, why in self.scheduler.rejected()]
             for rid, _ in step["rejected"]:
-                if rid in self.requests:
-                    self.requests[rid].open = False
+                self._close(rid)
         step["free"] = integer(self.scheduler.free_blocks(), "free_blocks")
 
     def _drain(self, steps: list[dict[str, Any]]) -> None:
@@ -141,7 +146,9 @@ class SchedulerDriver:
         bound = 50 + 8 * work
         empty = 0
         while len(steps) < bound and empty < EMPTY_STEPS:
-            if not self.scheduler.has_work() and not any(r.open for r in self.requests.values()):
+            with self.timed():
+                busy = self.scheduler.has_work()
+            if not busy and not any(r.open for r in self.requests.values()):
                 return
             self._step(steps)
             empty = 0 if steps[-1]["rows"] else empty + 1

@@ -138,7 +138,7 @@ def find(spec: str, default: str = "make") -> Implementation:
         return Implementation(f"{path}:{factory}", path, factory, name=f"{where}:{factory}")
     folders = _folders()
     if where in folders:
-        return _installed(where, folders[where], spec, factory)
+        return _installed(where, folders[where], f"{where}:{factory}", factory)
     try:
         known = importlib.util.find_spec(where) is not None
     except (ImportError, ValueError):
@@ -148,4 +148,4 @@ def find(spec: str, default: str = "make") -> Implementation:
             f"no implementation {where!r}: installed are {', '.join(sorted(folders)) or 'none'}; "
             "or give path/to/adapter.py:make or package.module:make"
         )
-    return Implementation(spec, where, factory, name=spec)
+    return Implementation(f"{where}:{factory}", where, factory, name=spec)

@@ -63,10 +63,28 @@ def _step_batch(make: Any, width: int) -> Body:
     return body
 
 
+def _queue(make: Any, waiting: int) -> Body:
+    """A decode step of 8 requests while `waiting` others wait, each too large for what is left."""
+    scheduler = make(64, BLOCK_SIZE, 16, 4096)
+    for rid in range(8):
+        scheduler.submit(rid, [rid + 1] * 8, 400)
+    for _ in range(4):
+        scheduler.feed([7] * len(scheduler.plan()))
+    for rid in range(8, 8 + waiting):
+        scheduler.submit(rid, [5] * (60 * BLOCK_SIZE), 1)
+
+    def body() -> None:
+        for _ in range(4):
+            scheduler.feed([7] * len(scheduler.plan()))
+
+    return body
+
+
 BODIES: dict[str, Callable[[Any, int], Body]] = {
     "allocate": _allocate,
     "look_up": _look_up,
     "step_batch": _step_batch,
+    "queue": _queue,
 }
 
 

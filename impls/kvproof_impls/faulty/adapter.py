@@ -5,11 +5,29 @@ from __future__ import annotations
 from kvproof.contract import BadInput
 from kvproof_impls.reference.manager import Manager
 
-from . import batch, errors, evict, keys, pool, prefix, sharing, swap, tables
+from . import (
+    batch,
+    errors,
+    evict,
+    keys,
+    lives,
+    pool,
+    preemption,
+    prefix,
+    progress,
+    resume,
+    scheduling,
+    sharing,
+    swap,
+    tables,
+)
 from .registry import FAULTS, Make
 
 __all__ = ["FAULTS", "make"]
-PLANTED = (pool, sharing, tables, batch, keys, prefix, evict, swap, errors)
+PLANTED = (
+    *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
+    *(scheduling, progress, lives, preemption, resume),
+)
 """The modules that have entered their faults in FAULTS."""
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kvproof_impls.reference.manager import Manager
+from kvproof_impls.reference.scheduler import Scheduler
 
-Make: TypeAlias = Callable[[int, int], Manager]
-"""A factory of block managers from num_blocks and block_size."""
+Make: TypeAlias = Callable[[int, int], Manager] | Callable[[int, int, int, int], Scheduler]
+"""A factory of block managers from num_blocks and block_size, or of schedulers from max_seqs and
+max_tokens as well."""
 
 
 @dataclass(frozen=True)

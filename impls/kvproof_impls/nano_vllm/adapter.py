@@ -1,4 +1,4 @@
-"""Block manager of GeeeekExplorer/nano-vllm, read from a checkout."""
+"""Block manager and scheduler of GeeeekExplorer/nano-vllm, read from a checkout."""
 
 import os
 import sys
@@ -8,7 +8,11 @@ from kvproof.contract import OutOfBlocks, Refused, require_new, require_tokens
 
 package = sys.modules["nanovllm"] = types.ModuleType("nanovllm")  # its own __init__ imports CUDA code
 package.__path__ = [os.environ["KVPROOF_CHECKOUT"] + "/nanovllm"]
+config = sys.modules["nanovllm.config"] = types.ModuleType("nanovllm.config")  # its own loads a model
+config.Config = types.SimpleNamespace
 from nanovllm.engine.block_manager import BlockManager, Sequence  # noqa: E402
+
+from kvproof_impls.nano_vllm.scheduler import NanoScheduler  # noqa: E402
 
 
 class NanoVllm:
@@ -58,3 +62,4 @@ class NanoVllm:
 
 
 make = NanoVllm
+make_scheduler = NanoScheduler

@@ -1,4 +1,5 @@
-"""Block manager of KKKZOZ/nano-vllm, whose `allocate` finds and publishes before anything is computed."""
+"""KKKZOZ/nano-vllm: a block manager whose `allocate` finds and publishes before anything is computed, and
+a scheduler that computes every prompt in one step."""
 
 import os
 import sys
@@ -11,6 +12,8 @@ package.__path__ = [os.environ["KVPROOF_CHECKOUT"] + "/nanovllm"]
 config = sys.modules["nanovllm.config"] = types.ModuleType("nanovllm.config")  # its own loads a model
 config.Config = config.get_config = lambda: config
 from nanovllm.engine.block_manager import BlockManager, Sequence  # noqa: E402
+
+from kvproof_impls.nano_vllm.scheduler import NanoScheduler  # noqa: E402
 
 
 class OldNanoVllm:
@@ -55,4 +58,17 @@ class OldNanoVllm:
         return len(self.manager.free_block_ids)
 
 
+class OldNanoScheduler(NanoScheduler):
+    def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> None:
+        config.block_size = block_size
+        super().__init__(num_blocks, block_size, max_seqs, max_tokens)
+
+    def range(self, seq: Sequence) -> tuple[int, int]:
+        return seq.num_cached_tokens if self.prefill else len(seq) - 1, len(seq)
+
+    def postprocess(self, sequences: list[Sequence], tokens: list[int]) -> None:
+        self.engine.postprocess(sequences, tokens)
+
+
 make = OldNanoVllm
+make_scheduler = OldNanoScheduler

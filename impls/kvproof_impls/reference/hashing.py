@@ -108,7 +108,7 @@ class Hasher:
             linear[block - start] = (linear.item(block - start) + word) & _MASK
         states = mix(linear)
         states *= self._power(start + count)[start : start + count]
-        np.cumsum(states, out=states)
+        states.cumsum(out=states)
         states += np.uint64(before)
         return states
 

@@ -203,8 +203,10 @@ class Manager:
         return None, token_count(tokens), Hit(np.empty(0, np.int32), 0, 0)
 
     def _taken(self, length: int, hit: Hit) -> int:
-        idle = int(np.count_nonzero(self.pool.state.take(hit.blocks) < 0))
-        return self.tables.blocks_of(length) - len(hit.blocks) + idle
+        total = self.tables.blocks_of(length)
+        if not len(hit.blocks):
+            return total
+        return total - len(hit.blocks) + int(np.count_nonzero(self.pool.state.take(hit.blocks) < 0))
 
     def _plan_append(self, seq: Any, tokens: Any) -> tuple[int, Int32 | None, int, Moves]:
         """(row, tokens, how many, blocks to copy) of an append that will succeed; else its error."""
@@ -304,13 +306,15 @@ class Manager:
         if not self.prefix:
             self.pool.push(gone)
             return
-        keys = self.prefix.key.take(gone)
-        loose = len(gone) - int(np.count_nonzero(keys))
-        if np.count_nonzero(keys[:loose]):  # usually only the tail is not published
-            gone = np.concatenate((gone[keys == 0], gone[keys != 0]))
+        keys = self.prefix.key[gone]
+        found = keys.nonzero()[0]
+        loose = len(gone) - len(found)
         if loose:
+            if len(found) and found[0] < loose:  # usually only the tail is not published
+                gone = np.concatenate((gone[keys == 0], gone[found]))
             self.pool.push(gone[:loose])
-        self.pool.queue(gone[loose:])
+            gone = gone[loose:]
+        self.pool.queue(gone)
 
     def _forget(self, blocks: Int32) -> None:
         """Evicted blocks lose their identity before they are used again."""

@@ -41,6 +41,7 @@ class Pool:
         self._stack: Int32 = np.empty(0, np.int32)
         self._top = 0
         self._log: Int32 = np.empty(0, np.int32)
+        self._places: Int32 = np.empty(0, np.int32)  # the state that points at each entry of the log
         self._head = 0
         self._tail = 0
 
@@ -84,17 +85,19 @@ class Pool:
         while count:
             stop = min(self._tail, self._head + 2 * count + 64)
             piece = self._log[self._head : stop]
-            alive = np.flatnonzero(self.state[piece] == -1 - np.arange(self._head, stop))[:count]
+            alive = (self.state.take(piece) == self._places[self._head : stop]).nonzero()[0][:count]
             self._head = self._head + int(alive[-1]) + 1 if len(alive) == count else stop
             count -= len(alive)
             chosen.append(piece[alive])
-        victims = np.concatenate((_NONE, *chosen))
+        victims = chosen[0] if len(chosen) == 1 else np.concatenate((_NONE, *chosen))
         self.state[victims] = 0
         self._on_evict(victims)
         return victims
 
     def retain(self, blocks: Index) -> None:
         """One more owner for each of these distinct blocks; evictable ones leave the queue."""
+        if not len(blocks):
+            return
         owners = self.state.take(blocks)
         idle = int(np.count_nonzero(owners < 0))
         if idle:
@@ -107,10 +110,11 @@ class Pool:
 
         The caller gives each of them to `push` or to `queue`, which set their state.
         """
-        owners = self.state.take(blocks)
-        shared = owners > 1
-        if not np.count_nonzero(shared):
+        owners = self.state[blocks]
+        # Usually no block has more owners, and argmax finds that out at half the cost of `> 1`.
+        if not len(owners) or owners.item(owners.argmax()) <= 1:
             return blocks
+        shared = owners > 1
         self.state[blocks[shared]] = owners[shared] - 1
         return blocks[~shared]
 
@@ -131,7 +135,7 @@ class Pool:
             self._compact(len(blocks))
         stop = self._tail + len(blocks)
         self._log[self._tail : stop] = blocks
-        self.state[blocks] = np.arange(-1 - self._tail, -1 - stop, -1, dtype=np.int32)
+        self.state[blocks] = self._places[self._tail : stop]
         self._tail = stop
         self.evictable += len(blocks)
 
@@ -144,7 +148,7 @@ class Pool:
     def queued(self) -> Int32:
         """The evictable blocks, the next victim first."""
         entries: Int32 = self._log[self._head : self._tail]
-        alive: Int32 = entries[self.state.take(entries) == -1 - np.arange(self._head, self._tail)]
+        alive: Int32 = entries[self.state.take(entries) == self._places[self._head : self._tail]]
         return alive
 
     def stacked(self) -> Int32:
@@ -161,6 +165,7 @@ class Pool:
         size = len(alive) + more
         if 2 * size > len(self._log):
             self._log = np.empty(max(2 * size, _LEAST_LOG), np.int32)
+            self._places = np.arange(-1, -1 - len(self._log), -1, dtype=np.int32)
         self._log[: len(alive)] = alive
-        self.state[alive] = np.arange(-1, -1 - len(alive), -1, dtype=np.int32)
+        self.state[alive] = self._places[: len(alive)]
         self._head, self._tail = 0, len(alive)

@@ -192,7 +192,7 @@ class PrefixCache:
         """Forget the chain of a row; what it published stays."""
         self.row_media.pop(row, None)
         self._give_back(row)
-        self._unuse(int(self.root[row]))
+        self._unuse(self.root.item(row))
 
     def rewind(self, row: int) -> None:
         """Publish this sequence again from block 0 on; nothing happens to what is published."""
@@ -278,13 +278,14 @@ class PrefixCache:
             displaced.append(occupant)
         return displaced
 
-    def _publish_run(self, row: int, blocks: Int32, start: int) -> int | None:
+    def _publish_run(self, row: int, blocks: Index, start: int) -> int | None:
         """Publish blocks start.. of a row up to the first whose key belongs to another history.
 
         Returns:
             The block that stands in the way.
         """
         size = self.block_size
+        blocks = blocks.astype(np.intp)  # used as an index several times
         tags = media_tags(self.row_media.get(row, ()), start, start + len(blocks), size)
         tokens = self.tokens.take(blocks, axis=0)
         states = self.hasher.states(tokens, start, self.state.item(row), tags)
@@ -294,7 +295,7 @@ class PrefixCache:
         count, occupant = len(mine), None
         settled = blocks
         if owners != mine:
-            settled = np.array(owners, np.int32)
+            settled = np.array(owners)
             parents = self._parents(settled, self.tip.item(row))
             same = self._same(settled, tokens, parents)
             if self.media or tags:
@@ -315,7 +316,7 @@ class PrefixCache:
         return occupant
 
     def _record(
-        self, row: int, start: int, blocks: Int32, settled: Int32, keys: Int64, tags: dict[int, Tag]
+        self, row: int, start: int, blocks: Index, settled: Index, keys: Int64, tags: dict[int, Tag]
     ) -> None:
         """Give identities to those of `blocks` that were settled on themselves."""
         parents = self._parents(settled, self.tip.item(row))
@@ -325,9 +326,11 @@ class PrefixCache:
         for i, tag in tags.items():
             if i - start < len(blocks) and own[i - start]:
                 self.media[int(blocks[i - start])] = tag
+        if np.count_nonzero(own) < len(own):
+            blocks, keys, parents = blocks[own], keys[own], parents[own]
         # A block that was published before gets a live predecessor again: its history is in the table.
-        self.key[blocks[own]] = keys[own]
-        self.parent[blocks[own]] = parents[own]
+        self.key[blocks] = keys
+        self.parent[blocks] = parents
 
     def _withdraw_keys(self, keys: list[int], blocks: list[int]) -> None:
         """Take back the entries that these unpublished blocks have just got."""
@@ -383,11 +386,12 @@ class PrefixCache:
 
     # ------------------------------------------------------------ forgetting
 
-    def forget(self, blocks: Int32) -> None:
+    def forget(self, blocks: Index) -> None:
         """These published blocks lose their contents: both directions of the map, and their identity."""
-        for key in self.key.take(blocks).tolist():
+        blocks = blocks.astype(np.intp)  # used as an index several times
+        for key in self.key[blocks].tolist():
             del self.map[key]
-        parents = self.parent.take(blocks)
+        parents = self.parent[blocks]
         for root in parents[parents < 0].tolist():
             self._unuse(root)
         if self.media:
@@ -395,7 +399,7 @@ class PrefixCache:
                 self.media.pop(block, None)
         self.key[blocks] = 0
         self.parent[blocks] = _UNSET
-        self.generation[blocks] = self.generation.take(blocks) + 1 & _GENERATION
+        self.generation[blocks] = self.generation[blocks] + 1 & _GENERATION
         if self.lenders:
             for block in blocks.tolist():
                 for row in list(self.lenders.get(block, ())):

@@ -3,7 +3,8 @@
 A new request needs blocks for its prompt, and `watermark` blocks must be left. One that was preempted
 needs blocks for all its known tokens, and enough must be left for all that run to grow to their ends,
 itself included. The victim of a preemption is the last in the declared order among the running that
-never lost their blocks, possibly the one that needs a block; one that would free nothing is passed over.
+never lost their blocks, possibly the one that needs a block. Its blocks always help: its last position
+is not computed, so that position's block is shared with nobody, or is one of those that are missing.
 
 So every request is preempted at most once. A victim was never preempted before; to show is that there
 is one whenever a block is missing. Suppose that all running requests R have come back. Look at the last
@@ -144,10 +145,8 @@ class Running:
 
     def _preempt(self) -> Request:
         """Take the blocks of one request."""
-        self.batch.settle()
         fresh = [r for r in (*self.batch.requests, *self.chunks.values()) if not r.preempted]
-        fresh.sort(key=lambda r: r.key, reverse=True)
-        victim = next(filter(self._helps, fresh), fresh[0])
+        victim = max(fresh, key=lambda r: r.key)
         self._stop([victim])
         victim.state, victim.preempted = State.WAITING, True
         if self._swap:
@@ -159,9 +158,3 @@ class Running:
         if not victim.away:
             self.manager.free(victim.rid)
         return victim
-
-    def _helps(self, request: Request) -> bool:
-        """Whether it needs a block, or holds one alone."""
-        table = self.table(request)
-        lacks = len(table) < self.manager.tables.blocks_of(request.length)
-        return lacks or bool((self.manager.pool.state[table] == 1).any())

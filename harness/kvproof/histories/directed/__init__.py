@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kvproof.histories.directed import errors, evict, pool, prefix, sharing, swap, tables
+from kvproof.histories.directed import errors, evict, pool, prefix, scheduling, sharing, swap, tables
 from kvproof.records import Case
 
 
 def cases(requirement: str | None = None) -> list[Case]:
     """All directed cases, or those that aim at one requirement."""
-    modules = (pool, sharing, tables, prefix, evict, swap, errors)
+    modules = (pool, sharing, tables, prefix, evict, swap, errors, scheduling)
     found = [c for module in modules for c in module.cases()]
     if requirement is None:
         return found

@@ -21,6 +21,11 @@ class Load(History):
         self.op("step", length=count, **({"args": args} if args else {}))
         return self
 
+    def step_of(self, *rids: int) -> Load:
+        """A step that must plan exactly these requests, where no blocks are kept back."""
+        self.op("step", length=1, expect={"rows": list(rids)})
+        return self
+
     def abort(self, rid: int, **fields: object) -> Load:
         self.op("abort", seq=rid, **fields)
         return self
@@ -67,7 +72,7 @@ def _budgets() -> Iterator[Case]:
     yield h.drain().load("sched/more-requests-than-rows", ("SCHED-001", "SCHED-002"), (20, 4, 2, 16),
                          note="the budget of sequences")
     yield (
-        Load().submit(0, 100, 1).submit(1, 200, 1).submit(2, 150, 1).steps(1).drain()
+        Load().submit(0, 100, 1).submit(1, 200, 1).submit(2, 150, 1).step_of(0, 1).drain()
         .load("sched/chapter-20-blocks", "SCHED-008", (20, 16, 8, 1024), stands_for=("SCHED-001",),
               note="chapter 3.2.3: 7 and 13 blocks are admitted, the third prompt waits")
     )
@@ -111,6 +116,16 @@ def _never_fits() -> Iterator[Case]:
         Load().submit(0, 21, 4).submit(1, 3, 2).drain().submit(2, 25, 1).drain()
         .load("sched/exactly-the-pool", ("SCHED-005", "SCHED-004"), (6, 4, 4, 64),
               note="24 positions in 24 slots are served; 25 tokens are not")
+    )
+    h = Load()
+    for blocks in (3, 4, 5, 6):
+        h.submit(blocks, 4 * blocks - 1, 1).drain()
+    yield h.load("sched/nearly-the-pool", "SCHED-005", (6, 4, 4, 64),
+                 note="an empty pool admits whatever the watermark leaves room for, to the last block")
+    yield (
+        Load().submit(0, 4, 8).submit(1, 40, 1).submit(2, 4, 3).drain()
+        .load("sched/too-large-behind-a-full-batch", "SCHED-004", (6, 4, 1, 64),
+              note="it is refused within a step, not when its turn comes")
     )
 
 
@@ -156,6 +171,19 @@ def _aborts() -> Iterator[Case]:
         "sched/abort-finished", "SCHED-007", (8, 4, 4, 32), note="aborted after its end; then the id is used again")
 
 
+    yield Load().submit(0, 4, 4).steps(1).abort(0).submit(1, 4, 2).drain().load(
+        "sched/abort-the-only-row", ("SCHED-005", "SCHED-007"), (8, 4, 1, 16), note="its place in the batch is free again")
+    yield Load().submit(0, 8, 4).steps(1, abort_between=0).submit(1, 4, 2).drain().load(
+        "sched/abort-a-whole-budget", ("SCHED-005", "SCHED-007"), (8, 4, 4, 8), note="tokens in flight are given back")
+    p = [1, 2, 3, 4, 5, 6, 7, 8]
+    yield Load().submit(0, p, 2).drain().submit(1, [*p, 9], 3).abort(1).drain().load(
+        "sched/abort-before-a-hit", ("SCHED-007", "SCHED-011"), (8, 4, 4, 32),
+        note="what a look-up holds on cached blocks ends with the request")
+    yield Load().submit(0, 4, 12).submit(1, 4, 12).steps(6).abort(1).submit(1, 3, 4).drain().load(
+        "sched/abort-the-victim-and-use-its-id", "SCHED-007", (8, 2, 4, 16), stands_for=("SCHED-005",),
+        note="nothing of a preempted or swapped-out request is left behind")
+
+
 def _preemption() -> Iterator[Case]:
     for size, blocks in ((2, 8), (4, 5)):
         yield (
@@ -195,11 +223,18 @@ def _preemption() -> Iterator[Case]:
     )
 
 
+    yield (
+        Load().submit(0, 2, 12).steps(2).submit(1, 20, 2).drain()
+        .load("preempt/long-prompt-beside-decodes", ("PREEMPT-003", "SCHED-005"), (20, 4, 4, 5),
+              note="the prompt starts again whenever others decode: no preemption is needed here at all")
+    )
+
+
 def _bad_submits() -> Iterator[Case]:
-    wrong: tuple[tuple[str, int, int | list[int], int, str], ...] = (("negative-id", -1, 3, 2, "a negative id"), ("duplicate-id", 0, 5, 2, "a duplicate id"),
-             ("no-tokens", 5, [], 2, "no tokens"), ("no-output", 5, 3, 0, "max_new of 0"))
-    for name, rid, prompt, max_new, what in wrong:
+    wrong: tuple[tuple[str, int, int | list[int], int], ...] = (
+        ("negative-id", -1, 3, 2), ("duplicate-id", 0, 5, 2), ("no-tokens", 5, [], 2), ("no-output", 5, 3, 0))
+    for name, rid, prompt, max_new in wrong:
         yield (
-            Load().submit(0, 5, 4).steps(1).submit(rid, prompt, max_new, bad=what).drain()
+            Load().submit(0, 5, 4).steps(1).submit(rid, prompt, max_new).drain()
             .load(f"sched/{name}", "SCHED-010", (12, 4, 4, 32), stands_for=("SCHED-002", "SCHED-005", "SCHED-011"))
         )

@@ -1,0 +1,30 @@
+"""What a timed cell is: work set up for one subject, a call a round, each result checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kvproof.bench.subject import Wrong
+
+Rounds: TypeAlias = Generator[Callable[[], Any], Any, None]
+"""Yields the call of the next round and is sent its result, which it checks outside the timing."""
+
+MAX_ROUNDS = 30
+"""More rounds than any cell is run for: pools are made to last them."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell set up for one subject: a round's nanoseconds / `per` is the cost of one `unit`."""
+
+    unit: str
+    per: int
+    rounds: Rounds
+
+
+def expect(what: str, got: int, expected: int, slack: int = 0) -> None:
+    """Raises Wrong if `got` is not within expected..expected + slack."""
+    if not expected <= got <= expected + slack:
+        raise Wrong(f"{what} is {got}, expected {expected}{f' to {expected + slack}' if slack else ''}")

@@ -1,0 +1,96 @@
+"""Schedulers: directed loads, random arrivals, a long queue, and relations between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kvproof.conformance.citing import directed, profile, requirement
+from kvproof.conformance.plugin import require
+from kvproof.conformance.session import Session
+from kvproof.histories.arrivals import arrivals
+from kvproof.histories.relations import RELATIONS, outputs
+from kvproof.records import Case, Verdict
+from kvproof.stats import median, slope
+from kvproof.subjects import SubjectError
+
+CHUNKS = 20
+QUEUES = (2**6, 2**8, 2**10, 2**12)
+
+
+@directed("SCHED", "PREEMPT")
+def test_directed(case: Case, check: Callable[[Case], None]) -> None:
+    check(case)
+
+
+@profile("scheduler")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_arrivals(chunk: int, session: Session) -> None:
+    settings = session.settings
+    results = []
+    for number in range(chunk, settings.histories, CHUNKS):
+        if session.spent:
+            break
+        results += session.check(arrivals(settings.seed + number, session.gates))
+    require(results)
+
+
+@profile("scheduler")
+@requirement("KVP-META-001")
+@pytest.mark.parametrize("relation", sorted(RELATIONS))
+def test_same_outputs(relation: str, session: Session) -> None:
+    """One load, two shapes: every request must end with the same tokens in both."""
+    case = f"meta/{relation}"
+    if "output" not in session.gates:
+        require([session.record(case, "KVP-META-001", Verdict.UNSUPPORTED, reason="needs output")])
+        return
+    one, other = RELATIONS[relation]
+    runs = [session.run(load)[0] for load in (one, other)]
+    unserved = [run.detail for run in runs if run.end == "unserved"]
+    if unserved:
+        require([session.record(case, "KVP-META-001", Verdict.UNSUPPORTED, reason=unserved[0])])
+        return
+    first, second = (outputs(run.observations) for run in runs)
+    verdict = Verdict.PASS if first == second and len(first) == len(one.history) - 1 else Verdict.FAIL
+    wrong = {
+        rid: (first.get(rid), second.get(rid)) for rid in first | second if first.get(rid) != second.get(rid)
+    }
+    require(
+        [
+            session.record(
+                case,
+                "KVP-META-001",
+                verdict,
+                expected=f"(blocks, block size, sequences, tokens) = {other.shape}: outputs as {one.shape}",
+                got=f"{wrong or 'missing outputs'}",
+                history=other.history,
+                num_blocks=other.num_blocks,
+                block_size=other.block_size,
+            )
+        ]
+    )
+
+
+@profile("scheduler")
+@requirement("KVP-SCHED-009")
+def test_cost_of_a_step_with_a_long_queue(session: Session) -> None:
+    try:
+        rounds = session.worker.growth("queue", QUEUES)
+    except SubjectError as error:
+        require([session.record("growth/queue", "KVP-SCHED-009", Verdict.ERROR, reason=str(error))])
+        return
+    medians = [median(r) for r in rounds]
+    found = slope(QUEUES, medians)
+    times = ", ".join(f"{q}: {m * 1e6:.0f} us" for q, m in zip(QUEUES, medians, strict=True))
+    require(
+        [
+            session.record(
+                "growth/queue",
+                "KVP-SCHED-009",
+                Verdict.PASS if found < 0.5 else Verdict.FAIL,
+                expected="slope of the cost over the waiting requests below 0.5",
+                got=f"slope {found:.2f} ({times})",
+            )
+        ]
+    )

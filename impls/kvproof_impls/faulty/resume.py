@@ -1,0 +1,177 @@
+"""Planted faults of the resume, which change the output: PREEMPT-001, META."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvproof.contract import Block
+from kvproof_impls.reference.arrays import Int32
+from kvproof_impls.reference.decoding import Row
+from kvproof_impls.reference.host import HostTier, Parked
+from kvproof_impls.reference.manager import Manager
+from kvproof_impls.reference.requests import Request
+from kvproof_impls.reference.scheduler import Chunk, Fed, Scheduler
+
+from .registry import fault
+
+# ------------------------------------------------------------ PREEMPT-001
+
+
+@fault("KVP-PREEMPT-001", "a victim resumes from its prompt only", model="vllm-project/vllm#26385")
+def resumes_from_the_prompt(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Scheduler):
+        def _back(self, victim: Request) -> None:
+            victim.generated.clear()
+            super()._back(victim)
+
+    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+
+class Eager(Scheduler):
+    """Keeps the token of a row that samples nothing, if `samples` says so."""
+
+    def samples(self, chunk: Chunk) -> bool:
+        return True
+
+    def feed(self, tokens: Sequence[Fed]) -> list[int]:
+        decodes, chunks = self._planned
+        rows = list(zip(chunks, tokens[len(decodes) :], strict=True))
+        early = [row for row in rows if row[0].high < row[0].request.length and self.samples(row[0])]
+        finished = super().feed(tokens)
+        for chunk, token in early:
+            chunk.request.take([token] if isinstance(token, int) else token)
+        return finished
+
+
+@fault(
+    "KVP-PREEMPT-001",
+    "a chunk that ends inside the generated part is taken to have sampled",
+    model="vllm-project/vllm-omni#6053",
+)
+def samples_inside_the_resume(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Eager):
+        def samples(self, chunk: Chunk) -> bool:
+            return len(chunk.request.prompt) <= chunk.high
+
+    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+
+@fault("KVP-PREEMPT-001", "the token of every row is kept, sampled or not", model="none known")
+def poison_kept(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    return Eager(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+
+@fault(
+    "KVP-PREEMPT-001",
+    "what is streamed out has the tokens of rows that sampled nothing, though none is computed",
+    model="none known",
+)
+def poison_in_the_output(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Scheduler):
+        streamed: dict[int, list[int]]
+
+        def plan(self) -> list[Row]:
+            rows = super().plan()
+            self.planned_ids = [row[0] for row in rows]
+            return rows
+
+        def feed(self, tokens: Sequence[Fed]) -> list[int]:
+            for rid, token in zip(self.planned_ids, tokens, strict=True):
+                self.streamed.setdefault(rid, []).extend([token] if isinstance(token, int) else token)
+            return super().feed(tokens)
+
+        def output(self, rid: int) -> list[int]:
+            return self.streamed[rid]
+
+    scheduler = Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+    scheduler.streamed = {}
+    return scheduler
+
+
+@fault(
+    "KVP-PREEMPT-001",
+    "the blocks of a resumed request are appended to those it has lost",
+    model="vllm-project/vllm#46595",
+)
+def lost_blocks_still_in_table(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Scheduler):
+        last: Mapping[int, Int32] = {}
+        lost: dict[int, Int32]
+
+        def plan(self) -> list[Row]:
+            rows = super().plan()
+            self.lost |= {rid: self.last[rid] for rid in self._preempted if rid in self.last}
+            self.last = {rid: table.copy() for rid, _, _, table in rows}
+            none = np.zeros(0, np.int32)
+            return [(r, lo, hi, np.concatenate((self.lost.get(r, none), table))) for r, lo, hi, table in rows]
+
+    scheduler = Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+    scheduler.lost = {}
+    return scheduler
+
+
+@fault(
+    "KVP-PREEMPT-001",
+    "the host blocks of a swapped-out request are free for the next victim",
+    model="NVIDIA/TensorRT-LLM#9056",
+)
+def swapped_out_overwritten(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class HastyTier(HostTier):
+        def park(self, row: int, count: int, tokens: Int32 | None) -> Int32:
+            blocks = super().park(row, count, tokens)
+            self.pool.push(blocks[::-1])
+            return blocks
+
+        def leave(self, row: int) -> Parked:
+            return self.parked.pop(row)
+
+    class Hasty(Manager):
+        host_type = HastyTier
+
+    return Scheduler(Hasty(num_blocks, block_size), max_seqs, max_tokens, swap=True)
+
+
+@fault(
+    "KVP-PREEMPT-001",
+    "a swapped-in request runs before its blocks are copied back",
+    model="vllm-project/vllm#46595",
+)
+def swapped_in_late(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Scheduler):
+        late: Sequence[tuple[Block, Block]] = ()
+
+        def copies(self) -> list[tuple[Block, Block]]:
+            now, due = super().copies(), list(self.late)
+            self.late = [pair for pair in now if isinstance(pair[0], tuple)]
+            return due + [pair for pair in now if isinstance(pair[1], tuple)]
+
+    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens, swap=True)
+
+
+# ------------------------------------------------------------ META-001
+
+
+@fault("KVP-META-001", "a victim resumes one token early", model="none known")
+def resumes_one_token_early(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Scheduler):
+        def _back(self, victim: Request) -> None:
+            del victim.generated[-1:]
+            super()._back(victim)
+
+    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+
+@fault(
+    "KVP-META-001",
+    "what a victim had generated becomes part of its prompt",
+    model="vllm-project/vllm-metal#128",
+)
+def merged_into_the_prompt(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+    class Faulty(Scheduler):
+        def _back(self, victim: Request) -> None:
+            victim.prompt, victim.generated = victim.tokens(), []
+            super()._back(victim)
+
+    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)

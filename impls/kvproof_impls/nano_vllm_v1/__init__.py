@@ -1,0 +1,1 @@
+"""Adapter to tang-jiapeng/nano-vllm-v1."""
