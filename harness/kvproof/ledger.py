@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from kvproof.records import Result, Verdict
+from kvproof.records import SHORTEST, Result, Verdict
 
 FIELDS = ("requirement", "reason", "case", "expires")
 
@@ -37,7 +37,10 @@ class Known:
     expired: bool = False
 
     def covers(self, result: Result) -> bool:
-        return self.requirement == result.requirement and self.case in ("", result.case)
+        return self.requirement == result.requirement and self.case in (
+            "",
+            result.case.removesuffix(SHORTEST),
+        )
 
 
 def load(
@@ -123,9 +126,9 @@ def stale(results: Iterable[Result], known: Iterable[Known]) -> list[Result]:
     seen = list(results)
     out = []
     for entry in known:
-        # What could not run here says nothing about the failure.
-        judged = [r for r in seen if entry.covers(r) and r.verdict is not Verdict.UNSUPPORTED]
-        if judged and not any(r.verdict in (Verdict.XFAIL, Verdict.FAIL) for r in judged):
+        # What could not run here, or broke off, says nothing about the failure.
+        judged = {r.verdict for r in seen if entry.covers(r)}
+        if Verdict.PASS in judged and not judged & {Verdict.XFAIL, Verdict.FAIL}:
             out.append(
                 Result(
                     case=entry.case or "known.toml",

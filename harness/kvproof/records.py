@@ -264,6 +264,10 @@ class Judged(Record):
     note: str = ""
 
 
+SHORTEST = " (shortest)"
+"""Ends the name of a case that was shrunk from the one before it."""
+
+
 class Result(Record):
     """Verdict of one requirement in one case."""
 

@@ -89,7 +89,7 @@ def run(
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
         arguments are wrong; 3 there is not one number, or the run was broken off.
     """
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:  # a file or a pipe has no width of its own
         console.width = max(console.width, PIPE_WIDTH)
     try:

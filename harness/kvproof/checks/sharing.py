@@ -16,7 +16,7 @@ def fork(step: Step) -> Iterator[Finding]:
     sequence = step.model.sequences.get(parent)
     if sequence is None:
         return
-    full = sequence.length // step.facts.block_size
+    full, used = sequence.length // step.facts.block_size, step.facts.blocks(sequence.length)
     a, b = step.seen.tables.get(parent, ()), step.seen.tables.get(child, ())
     if a[:full] != b[:full]:
         yield step.finding(
@@ -26,7 +26,7 @@ def fork(step: Step) -> Iterator[Finding]:
         )
     if (
         step.has("copies")
-        and a[full:] != b[full:]
+        and a[full:used] != b[full:used]  # what is beyond is look-ahead
         and len(b) > full
         and b[full] not in {d for _, d in step.seen.copies}
     ):
@@ -80,8 +80,8 @@ def reported_copies(step: Step) -> Iterator[Finding]:
     named = set(step.seen.copies)
     for seq, sequence, table in step.live():
         before, was = step.before.tables.get(seq), step.was.get(seq)
-        if before is None or was is None or was.swapped:
-            continue
+        if before is None or was is None or was.swapped or seq in step.committed:
+            continue  # a commit may put an equal block in its place: the contents tell
         for index in range(
             min(len(before), len(table), step.facts.blocks(min(was.computed, sequence.computed)))
         ):

@@ -40,6 +40,13 @@ class Step:
         return self.seen.outcome in FAILED
 
     @property
+    def committed(self) -> set[int]:
+        """Sequences that this operation commits."""
+        if self.op.op == "commit" and self.ok:
+            return {self.op.seq}
+        return set(self.op.seqs or ()) if self.op.op == "commit_batch" and self.ok else set()
+
+    @property
     def wrong_on_purpose(self) -> bool:
         """The operation asks for something that must be refused as bad input.
 
@@ -78,6 +85,16 @@ class Step:
         """Distinct blocks in tables, and raw ones with a reference left."""
         blocks = set(self.owners(seen))
         return blocks | {b for b, n in self.model.raw_refs.items() if n > 0}
+
+    def held_at_most(self) -> int:
+        """Blocks held before the operation; a lazy table may not name all of them yet."""
+        held = len(self.held(self.before))
+        if self.facts.lazy:
+            for seq, q in self.was.items():
+                if not q.swapped:
+                    most = self.facts.blocks(q.length) + self.facts.lookahead
+                    held += max(0, most - len(self.before.tables.get(seq, ())))
+        return held
 
     def live(self) -> Iterator[tuple[int, Sequence, tuple[int, ...]]]:
         """(id, sequence, table) of every live sequence that is not swapped out."""

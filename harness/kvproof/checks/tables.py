@@ -11,9 +11,9 @@ _CHANGING = frozenset({"append", "append_batch", "truncate", "swap_out", "swap_i
 
 
 def targets(step: Step) -> set[int]:
-    """Sequences whose table this operation may change."""
+    """Sequences whose table this operation may change: a commit may merge duplicates, or catch up."""
     if step.op.op not in _CHANGING or not step.ok:
-        return set()
+        return step.committed
     return {s for s in (step.op.seq, step.op.child, *(step.op.seqs or ())) if s is not None}
 
 
@@ -61,7 +61,9 @@ def _no_block_needed(step: Step, seq: int, table: tuple[int, ...]) -> Iterator[F
     after = step.model.sequences[seq]
     if step.facts.blocks(was.length) == step.facts.blocks(after.length):
         before = step.before.tables.get(seq, ())
-        if len(table) > len(before) or step.seen.free != step.free_before():
+        grown, free = len(table) - len(before), step.free_before()
+        ahead = grown if step.facts.lookahead and free is not None else 0  # `lengths` bounds it
+        if grown > ahead or step.seen.free != (free - ahead if free is not None else None):
             yield step.finding(
                 "POOL-006",
                 f"no new block for {after.length - was.length} tokens that fit the last one",
@@ -104,7 +106,7 @@ def entries(step: Step) -> Iterator[Finding]:
 
 
 def stability(step: Step) -> Iterator[Finding]:
-    """TABLE-003: a live table changes only by append, copy, truncate, swap or a declared window."""
+    """TABLE-003: a live table changes only by its own calls, or by a declared window."""
     may_change = targets(step)
     for seq, sequence, table in step.live():
         before = step.before.tables.get(seq)
@@ -144,3 +146,11 @@ def callers_copy(step: Step) -> Iterator[Finding]:
             f"the table of {seq} that was returned earlier stays as it was",
             f"it was rewritten by {step.op}",
         )
+    if step.ok and (step.op.args or {}).get("scribble"):
+        before = step.before.tables.get(step.op.seq)
+        if before is not None and step.seen.value != before:
+            yield step.finding(
+                "TABLE-005",
+                f"table({step.op.seq}) as before, {list(before)}, whatever a caller writes into its own",
+                str(list(step.seen.value)),
+            )

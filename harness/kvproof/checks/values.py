@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kvproof.checks.answers import blocks_needed, room_before
 from kvproof.checks.step import Step
 from kvproof.records import Finding
 
@@ -20,8 +21,10 @@ def hit_length(step: Step) -> Iterator[Finding]:
     if n % size and not step.has("partial"):
         yield step.finding("PREFIX-004", f"a multiple of the block size {size}", f"n = {n}")
         yield step.finding("PREFIX-005", "only full blocks are shared", f"n = {n} with blocks of {size}")
-    if step.seen.matched is not None and step.seen.matched != n:
-        yield step.finding("PREFIX-001", f"match said {step.seen.matched}, so add returns it", f"n = {n}")
+    matched = step.seen.matched
+    # The source of a copied part must be kept too: without room for it the whole blocks are matched.
+    if matched is not None and n != matched and not (step.has("partial") and n == matched // size * size):
+        yield step.finding("PREFIX-001", f"match said {matched}, so add returns it", f"n = {n}")
     sequence = step.model.sequences[step.op.seq]
     may = step.model.expected_hit(sequence.fingerprints, step.model.may_hit)
     must = step.model.expected_hit(sequence.fingerprints, step.model.must_hit)
@@ -42,22 +45,66 @@ def hit_length(step: Step) -> Iterator[Finding]:
 
 def expectations(step: Step) -> Iterator[Finding]:
     """The case's own `expect` fields, against its aims."""
-    expect = step.op.expect
-    if not expect or step.seen.outcome == "skipped":
-        return
-    seen: dict[str, Any] = {"outcome": step.seen.outcome, "value": step.seen.value, "free": step.seen.free}
-    if "new_blocks" in expect:
-        table = set(step.seen.tables.get(step.op.seq, ()))
-        seen["new_blocks"] = len(table - set(step.owners(step.before)))
-    if "table_len" in expect:
-        seen["table_len"] = len(step.seen.tables.get(step.op.seq, ()))
-    if isinstance(step.seen.value, dict):
-        seen.update(step.seen.value)
-    for name, wanted in expect.items():
-        wanted_here = wanted if isinstance(wanted, list) and name == "outcome" else [wanted]
-        if seen.get(name) not in wanted_here:
-            for aim in step.case.aim:
-                yield step.finding(aim[4:], f"{step.op}: {name} = {wanted}", f"{name} = {seen.get(name)}")
+    late = _late(step)
+    wanted_of_table = late if step.facts.lazy else step.op.expect
+    for name, wanted in {**(step.op.expect or {}), **(late or {})}.items():
+        if name in _OF_TABLES and name not in (wanted_of_table or {}):
+            continue  # a lazy table shows them after the commit
+        got = _observed(step, name)
+        if step.seen.outcome == "skipped" or got in _allowed(step, name, wanted):
+            continue
+        if name == "outcome" and _legal(step, wanted):
+            continue
+        for aim in step.case.aim:
+            yield step.finding(aim[4:], f"{step.op}: {name} = {wanted}", f"{name} = {got}")
+
+
+_OF_TABLES = ("new_blocks", "table_len")
+
+
+def _late(step: Step) -> dict[str, Any] | None:
+    """What the operation before this commit expected of a lazy table."""
+    if not (step.facts.lazy and step.op.op == "commit" and step.ok and step.index):
+        return None
+    op = step.case.history[step.index - 1]
+    if op.seq != step.op.seq or step.before.outcome != "ok":
+        return None
+    return {name: value for name, value in (op.expect or {}).items() if name in _OF_TABLES}
+
+
+def _observed(step: Step, name: str) -> Any:
+    table = step.seen.tables.get(step.op.seq, ())
+    if name == "table_len":
+        return len(table)
+    if name == "new_blocks":
+        others = {s: t for s, t in step.before.tables.items() if s != step.op.seq}
+        return len(set(table) - {b for t in others.values() for b in t})
+    if isinstance(step.seen.value, dict) and name in step.seen.value:
+        return step.seen.value[name]
+    return {"outcome": step.seen.outcome, "value": step.seen.value, "free": step.seen.free}.get(name)
+
+
+def _allowed(step: Step, name: str, wanted: Any) -> list[Any]:
+    if name in _OF_TABLES:
+        return list(range(wanted, wanted + step.facts.lookahead + 1))
+    return wanted if isinstance(wanted, list) and name == "outcome" else [wanted]
+
+
+def _legal(step: Step, wanted: Any) -> bool:
+    """An outcome that the scene did not lead to here, yet a right one for this subject."""
+    op, outcomes = step.op.op, wanted if isinstance(wanted, list) else [wanted]
+    was = step.was.get(step.op.seq)
+    if step.ok and "OutOfBlocks" in outcomes:  # look-ahead, watermark or an eager fork left room
+        fresh = step.held() - step.held(step.before)
+        return len(fresh) <= step.facts.capacity - len(step.held(step.before))
+    if step.ok and outcomes == ["Refused"]:  # not swapped out: a full host tier has refused it
+        return op == "append" and was is not None and not was.swapped
+    if step.seen.outcome not in ("OutOfBlocks", "Refused"):
+        return False
+    if op == "swap_out" and was is not None:
+        return step.model.out + step.facts.blocks(was.length) > step.model.fitted
+    need = blocks_needed(step) if step.facts.lookahead else None
+    return need is not None and need > room_before(step)
 
 
 def _rows(step: Step) -> list[list[int]]:
@@ -136,7 +183,10 @@ def slots(step: Step) -> Iterator[Finding]:
     if step.op.op == "append_batch" and step.ok and not step.wrong_on_purpose:
         ends = [(step.seen.tables[s], step.model.sequences[s].length - 1) for s in step.op.seqs or ()]
         want = tuple(t[p // size] * size + p % size if p // size < len(t) else -1 for t, p in ends)
-        if step.seen.value != want:
+        got = step.seen.value
+        if step.facts.lazy and len(got) == len(want):  # what its tables do not name yet is not judged
+            got = tuple(-1 if slot == -1 else g for g, slot in zip(got, want, strict=True))
+        if got != want:
             yield step.finding("STEP-001", f"slots {list(want)}", f"{list(step.seen.value)}")
 
 

@@ -19,7 +19,10 @@ DRAWN = re.compile(r"(random|long)/-?\d+|search/[0-9a-f]{8}")
 """Names of the cases that are drawn, not listed."""
 UNLISTED = frozenset(
     {
-        *(f"growth/{name}" for name in ("allocate", "look_up", "step_batch", "table-memory", "queue")),
+        *(
+            f"growth/{name}"
+            for name in ("allocate", "append", "look_up", "step_batch", "table-memory", "queue")
+        ),
         *(f"meta/{name}" for name in RELATIONS),
         *("prefix/keys-in-another-process", "prefix/declared-guard", "err/make-8-0", "err/make-8--1"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ from kvproof.subjects.host import Worker
 
 FAILING = frozenset({Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS})
 TESTS = Path(__file__).parent
+STOPPED = "stopped by the user: the result file is incomplete"
 FACTORIES = {"manager": "make", "scheduler": "make_scheduler"}
 """The factory of an implementation that is named without one, by profile."""
 SHAPES: dict[str, tuple[int, ...]] = {"manager": (8, 4), "scheduler": (8, 4, 4, 16)}
@@ -43,6 +45,8 @@ class Outcome:
     path: Path | None
     trouble: str = ""
     """Why there is no file, or what broke in the suite."""
+    interrupted: bool = False
+    """The user stopped the run."""
 
 
 def judge_all(
@@ -55,7 +59,13 @@ def judge_all(
         LedgerError: its known.toml cannot be used.
     """
     factory = FACTORIES[settings.profile]
-    return [judge_one(find(impl, factory), settings, console, quiet) for impl in impls]
+    found = [find(impl, factory) for impl in impls]  # all of them before any is judged
+    judged = []
+    for implementation in found:
+        judged.append(judge_one(implementation, settings, console, quiet))
+        if judged[-1].interrupted:
+            break
+    return judged
 
 
 def judge_one(
@@ -73,7 +83,11 @@ def judge_one(
         known = ledger.load(_ledger_path(implementation), index.requirements, case_names(), DRAWN)
         session = Session(worker, index, settings, description, known)
         header = _header(implementation, settings, index, tuple(sorted(session.gates)))
-        path = settings.folder / f"{file_name(implementation)}.jsonl"
+        unknown = _unknown(index, description["capabilities"])
+        if unknown:
+            return Outcome(implementation, 3, None, f"{implementation.spec}: {unknown}")
+        path = _free_path(settings.folder, implementation)
+        session.stem = path.stem
         start = time.perf_counter()
         with ResultWriter(path, header) as writer:
             session.emit = writer.write
@@ -86,7 +100,7 @@ def judge_one(
             footer = _footer(session, time.perf_counter() - start, broken)
             writer.close(footer)
     trouble = "\n".join(broken)
-    return Outcome(implementation, footer.exit_status, path, trouble)
+    return Outcome(implementation, footer.exit_status, path, trouble, interrupted=STOPPED in broken)
 
 
 def _run_pytest(session: Session, console: Console, quiet: bool) -> list[str]:
@@ -124,7 +138,9 @@ def _run_pytest(session: Session, console: Console, quiet: bool) -> list[str]:
         finally:
             os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)
             os.environ.update({k: v for k, v in saved.items() if v is not None})
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not plugin.broken:
+    if code == pytest.ExitCode.INTERRUPTED:
+        plugin.broken.append(STOPPED)
+    elif code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not plugin.broken:
         plugin.broken.append(f"pytest ended with {code!r}")
     return plugin.broken
 
@@ -175,7 +191,7 @@ def _not_here(
     implementation: Implementation, settings: Settings, index: spec.Spec, missing: dict[str, str]
 ) -> Outcome:
     """A file that says PRECONDITION for every requirement, and what would change that."""
-    path = settings.folder / f"{file_name(implementation)}.jsonl"
+    path = _free_path(settings.folder, implementation)
     reason = "; ".join(f"{what} is not here: {how}" for what, how in missing.items())
     with ResultWriter(path, _header(implementation, settings, index, ())) as writer:
         for r in index.requirements.values():
@@ -187,6 +203,23 @@ def _not_here(
                 )
         writer.close(Footer(complete=True, cases=0, must_run=0, failed=0, exit_status=0, seconds=0.0))
     return Outcome(implementation, 0, path)
+
+
+def _free_path(folder: Path, implementation: Implementation) -> Path:
+    """A result file of its own for each, also where two adapters have one name."""
+    name, number = file_name(implementation), 1
+    while (path := folder / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl")).exists():
+        number += 1
+    return path
+
+
+def _unknown(index: spec.Spec, named: Sequence[str]) -> str:
+    """What is wrong with the capabilities that a subject names; "" if nothing."""
+    for name in named:
+        if name not in index.capabilities:
+            near = difflib.get_close_matches(name, list(index.capabilities), n=3)
+            return f"capability {name!r} is not known" + (f"; near it: {', '.join(near)}" if near else "")
+    return ""
 
 
 def _ledger_path(implementation: Implementation) -> Path:

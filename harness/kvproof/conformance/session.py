@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,14 +15,25 @@ from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink
 from kvproof.oracle.model import Facts
 from kvproof.oracle.scheduling import SchedulerFacts
-from kvproof.records import Case, Finding, Judged, Result, Verdict
-from kvproof.report.summary import SHORTEST
+from kvproof.records import SHORTEST, Case, Finding, Judged, Result, Verdict
 from kvproof.spec import Spec
-from kvproof.subjects import Implementation
+from kvproof.subjects import Implementation, SubjectError
+from kvproof.subjects.drive import describe
 from kvproof.subjects.host import CALL_LIMIT, Outcome
 
 RANDOM = {"manager": "KVP-POOL-001", "scheduler": "KVP-SCHED-005"}
 """A random history that does not end counts against this: it aims at nothing in particular."""
+CANDIDATES = 3
+"""Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
+MOST_HANGS = 10
+"""A subject that hangs so often is given up: each time costs the whole limit of a call."""
+FIRST_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "manager": ((8, 4), (64, 16), (256, 16), (1024, 16), (4096, 256)),
+    "scheduler": ((8, 4, 4, 16), (64, 16, 4, 64), (256, 16, 8, 256), (1024, 16, 8, 1024)),
+}
+"""Arguments for a first look at a subject, until it serves one."""
+_ANSWERS = ("OutOfBlocks", "Refused", "BadInput", "UnknownSequence", "ContractError")
+"""How a factory refuses a shape."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
 
 
@@ -69,9 +80,14 @@ class Session:
     emit: Callable[[Judged | Result], None] = lambda record: None
     results: list[Result] = field(default_factory=list)
     cases: int = 0
-    failing: dict[str, Case] = field(default_factory=dict)
-    """Requirement -> the shortest failing case so far; those that known.toml excuses are not among them."""
+    hangs: int = 0
+    stem: str = "failure"
+    """Begins the names of saved failures."""
+    failing: dict[str, list[Case]] = field(default_factory=dict)
+    """Requirement -> its shortest failing cases so far; those that known.toml excuses are not among them."""
     started: float = field(default_factory=time.monotonic)
+    _looks: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
+    """Shape -> what the subject says of itself there."""
 
     @property
     def name(self) -> str:
@@ -84,11 +100,33 @@ class Session:
         gates = set(d["capabilities"])
         gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
         gates |= {"match"} & set(d["members"])  # optional with prefix
+        gates |= {f"publish:{d['publish']}", "hits:part" if "partial" in gates else "hits:whole"}
+        gates |= {f"lookahead:{d['lookahead']}", f"watermark:{d['policy'].get('watermark', 0)}"}
         gates |= set(d["policy"]) | {f"{name}:{value}" for name, value in d["policy"].items()}
         return frozenset(gates)
 
+    def look(self, case: Case) -> dict[str, Any]:
+        """What the subject says of itself in this shape; as at first where it does not serve it."""
+        if case.shape not in self._looks:
+            try:
+                self._looks[case.shape] = self.worker.describe(*case.shape)
+            except SubjectError:  # the run itself will tell
+                self._looks[case.shape] = self.description
+        return self._looks[case.shape]
+
+    def sized(self, case: Case) -> Case:
+        """The case with so many blocks more as this subject reserves and keeps back in that shape."""
+        sized, extra = case, _kept(case, self.description)
+        for _ in range(8):  # what it keeps may grow with the pool
+            sized = case.model_copy(update={"num_blocks": case.num_blocks + extra})
+            now = _kept(case, self.look(sized))
+            if now == extra:
+                break
+            extra = now
+        return sized
+
     def facts(self, case: Case) -> Facts:
-        d = self.description
+        d = self.look(case)
         return Facts(
             num_blocks=case.num_blocks,
             block_size=case.block_size,
@@ -101,7 +139,7 @@ class Session:
         )
 
     def scheduler_facts(self, case: Case) -> SchedulerFacts:
-        d = self.description
+        d = self.look(case)
         assert case.max_seqs is not None
         assert case.max_tokens is not None
         return SchedulerFacts(
@@ -133,12 +171,16 @@ class Session:
         if lacking:
             reason = "needs " + ", ".join(sorted(lacking))
             return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=reason) for aim in aims]
+        if self.hangs >= MOST_HANGS:
+            reason = f"not run: {MOST_HANGS} calls before it gave no answer"
+            return [self.record(case.id, aim, Verdict.NOT_RUN, reason=reason) for aim in aims]
         fields = case.model_dump(include={"id", "aim", "num_blocks", "block_size", "seed", "note"})
         self.emit(Judged(operations=len(case.history), **fields))
         start = time.perf_counter()
         outcome, findings = self.run(case)
         spent = (time.perf_counter() - start) * 1e3
-        if outcome.end == "unserved":
+        self.hangs += outcome.end == "timeout"
+        if outcome.end == "unserved" and not findings:
             return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=outcome.detail) for aim in aims]
         found = {f.requirement for f in findings}
         results = [self._failed(case, f, findings[0], spent) for f in findings]
@@ -151,17 +193,23 @@ class Session:
 
     def run(self, case: Case) -> tuple[Outcome, list[Finding]]:
         """Drive the subject through the case and judge what was seen."""
-        sized = case.model_copy(update={"num_blocks": case.num_blocks + len(self.description["reserved"])})
-        outcome = self.worker.run(sized)
-        if case.profile == "scheduler":
-            findings = judge_scheduler(sized, self.scheduler_facts(sized), outcome.observations)
-        else:
-            findings = judge(sized, self.facts(sized), outcome.observations)
+        sized = self.sized(case)
+        outcome = _judgeable(self.worker.run(sized), sized, self.look(sized)["capabilities"])
+        try:
+            findings = self._judge(sized, outcome)
+        except Exception as error:  # what the subject answered made no sense to a check
+            last = len(outcome.observations) - 1
+            return replace(outcome, end="error", step=last, detail=f"cannot be judged: {describe(error)}"), []
         known = self.spec.requirements
         wanted = self.settings.requirements
         return outcome, [
             f for f in findings if f.requirement in known and (not wanted or f.requirement in wanted)
         ]
+
+    def _judge(self, case: Case, outcome: Outcome) -> list[Finding]:
+        if case.profile == "scheduler":
+            return judge_scheduler(case, self.scheduler_facts(case), outcome.observations)
+        return judge(case, self.facts(case), outcome.observations)
 
     def _failed(self, case: Case, finding: Finding, first: Finding, spent: float) -> Result:
         short = case.model_copy(update={"history": case.history[: finding.step + 1]})
@@ -180,12 +228,14 @@ class Session:
             step=finding.step,
             milliseconds=spent,
         )
-        best = self.failing.get(finding.requirement)
-        if result.verdict is Verdict.FAIL and (best is None or len(short.history) < len(best.history)):
-            self.failing[finding.requirement] = short
+        if result.verdict is Verdict.FAIL:
+            found = [*self.failing.get(finding.requirement, []), short]
+            self.failing[finding.requirement] = sorted(found, key=lambda c: len(c.history))[:CANDIDATES]
         return result
 
     def _ended(self, case: Case, aim: str, outcome: Outcome, spent: float) -> Result:
+        if outcome.end == "unserved":
+            return self.record(case.id, aim, Verdict.UNSUPPORTED, reason=outcome.detail)
         verdict = _ENDS.get(outcome.end)
         if verdict is None:
             return self.record(case.id, aim, Verdict.PASS, milliseconds=spent)
@@ -215,8 +265,10 @@ class Session:
 
     def shortest(self) -> Iterator[Result]:
         """For each failing requirement the shortest history found, saved as a vector."""
-        for requirement, case in sorted(self.failing.items()):
-            small = shrink(case, lambda c, r=requirement: self._shows(c, r) is not None)  # type: ignore[misc]
+        for requirement, candidates in sorted(self.failing.items()):
+            case, small = min(
+                ((c, self._shrunk(c, requirement)) for c in candidates), key=lambda pair: len(pair[1].history)
+            )
             finding = self._shows(small, requirement)
             if finding is None:  # it does not fail every time
                 small, finding = case, self._shows(case, requirement)
@@ -225,11 +277,7 @@ class Session:
             small = small.model_copy(
                 update={"history": small.history[: finding.step + 1], "aim": (requirement,)}
             )
-            path = (
-                self.settings.folder
-                / "failures"
-                / f"{file_name(self.worker.implementation)}-{requirement}.json"
-            )
+            path = self.settings.folder / "failures" / f"{self.stem}-{requirement}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(small.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
             yield self.record(
@@ -247,9 +295,49 @@ class Session:
                 vector=str(path),
             )
 
+    def _shrunk(self, case: Case, requirement: str) -> Case:
+        return shrink(case, lambda c: self._shows(c, requirement) is not None, budget=250)
+
     def _shows(self, case: Case, requirement: str) -> Finding | None:
         _, findings = self.run(case)
         return next((f for f in findings if f.requirement == requirement), None)
+
+
+def first_look(worker: Driven, profile: str) -> dict[str, Any]:
+    """What a subject says of itself in the first shape that it serves.
+
+    Raises:
+        SubjectError: it serves none of them, or cannot be opened.
+    """
+    blocked: SubjectError | None = None
+    for shape in FIRST_SHAPES[profile]:
+        try:
+            return worker.describe(*shape)
+        except SubjectError as error:
+            blocked = blocked or error
+            if not any(f"{answer}: " in str(error) for answer in _ANSWERS):
+                break  # no refusal of the shape
+    assert blocked is not None
+    raise blocked
+
+
+def _kept(case: Case, description: dict[str, Any]) -> int:
+    """Blocks that no new sequence can have: reserved, or kept back by a manager at admission."""
+    watermark = int(description["policy"].get("watermark", 0)) if case.profile == "manager" else 0
+    return len(description["reserved"]) + max(0, watermark)
+
+
+def _judgeable(outcome: Outcome, case: Case, capabilities: Collection[str]) -> Outcome:
+    """The outcome up to a hit that ends inside a block, for a subject that does not say what it copied."""
+    if case.profile != "manager" or "partial" not in capabilities or "copies" in capabilities:
+        return outcome
+    for step, (op, seen) in enumerate(zip(case.history, outcome.observations, strict=False)):
+        if op.op == "add" and seen.outcome == "ok" and int(seen.value) % case.block_size:
+            reason = "needs copies: a hit ends inside a block"
+            return replace(
+                outcome, observations=outcome.observations[:step], end="unserved", step=step, detail=reason
+            )
+    return outcome
 
 
 def file_name(implementation: Implementation) -> str:

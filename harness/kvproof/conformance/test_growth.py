@@ -59,6 +59,11 @@ def test_allocate_and_free(session: Session) -> None:
     _grows(session, "allocate", "KVP-POOL-007", (), POOLS, 0.5, "the pool")
 
 
+@requirement("KVP-POOL-007")
+def test_append(session: Session) -> None:
+    _grows(session, "append", "KVP-POOL-007", (), POOLS, 0.5, "the pool")
+
+
 @requirement("KVP-PREFIX-015")
 def test_look_up(session: Session) -> None:
     _grows(session, "look_up", "KVP-PREFIX-015", ("prefix",), PROMPTS, 1.5, "the prompt (1 is linear)")

@@ -10,6 +10,10 @@ from kvproof.records import Case
 
 OPERATIONS = 40
 POOL = (5, 10)
+LARGE = 0.05
+"""Share of the seeds that get a larger pool, larger blocks and many sequences at once."""
+LARGE_POOL = (40, 80)
+MOST_ALIVE = 60
 TOKENS = (1, 2)
 """Two values: short prompts are often equal, or equal in some block."""
 
@@ -20,19 +24,24 @@ class _Writer:
     def __init__(self, seed: int, capabilities: frozenset[str], pool: tuple[int, int]) -> None:
         self.draw = random.Random(seed)
         self.has = capabilities.__contains__
-        self.block_size = self.draw.choice((2, 2, 3, 4))
-        self.num_blocks = self.draw.randint(*pool)
+        aside = random.Random(f"shape of {seed}")
+        self.large = pool == POOL and aside.random() < LARGE
+        self.again = self.large or aside.random() < 0.2
+        """Ids of freed sequences are used again."""
+        self.block_size = self.draw.choice((8, 16) if self.large else (2, 2, 3, 4))
+        self.num_blocks = self.draw.randint(*(LARGE_POOL if self.large else pool))
         self.history = History()
         self.lengths: dict[int, int] = {}
         self.uncommitted: set[int] = set()
         self.swapped: set[int] = set()
         self.next_id = 0
+        self.freed: list[int] = []
         self.prompts: list[list[int]] = []
         self.keyed = self.has("keys") and self.draw.random() < 0.3
 
     def prompt(self) -> list[int]:
         """An earlier prompt, whole, cut or continued, or a new one."""
-        most = self.block_size * max(2, self.num_blocks // 2)
+        most = self.block_size * (3 if self.large else max(2, self.num_blocks // 2))
         if self.prompts and self.draw.random() < 0.6:
             base = self.draw.choice(self.prompts)
             tokens = base[: self.draw.randint(1, len(base))]
@@ -53,9 +62,14 @@ class _Writer:
     def later(self) -> bool:
         return self.has("defer") and self.draw.random() < 0.25
 
-    def start(self) -> None:
-        tokens, seq = self.prompt(), self.next_id
+    def new_id(self) -> int:
+        if self.again and self.freed:
+            return self.freed.pop()
         self.next_id += 1
+        return self.next_id - 1
+
+    def start(self) -> None:
+        tokens, seq = self.prompt(), self.new_id()
         keys = None
         if self.keyed:
             keys = self.draw.choice(({}, {"salt": "a"}, {"salt": "b"}, {"adapter": "a"}))
@@ -81,6 +95,7 @@ class _Writer:
     def end(self, seq: int) -> None:
         self.history.free(seq)
         del self.lengths[seq]
+        self.freed.append(seq)
         self.uncommitted.discard(seq)
         self.swapped.discard(seq)
 
@@ -88,9 +103,9 @@ class _Writer:
         if seq in self.uncommitted:
             self.history.commit(seq)
             self.uncommitted.discard(seq)
-        self.history.fork(seq, self.next_id)
-        self.lengths[self.next_id] = self.lengths[seq]
-        self.next_id += 1
+        child = self.new_id()
+        self.history.fork(seq, child)
+        self.lengths[child] = self.lengths[seq]
 
     def cut(self, seq: int) -> None:
         length = self.draw.randint(1, self.lengths[seq])
@@ -114,7 +129,8 @@ class _Writer:
     def one(self) -> None:
         """One more operation."""
         roll = self.draw.random()
-        if not self.lengths or roll < 0.25:
+        crowd = self.large and len(self.lengths) < MOST_ALIVE and self.draw.random() < 0.4
+        if not self.lengths or roll < 0.25 or crowd:
             self.start()
             return
         seq = self.pick()
@@ -156,7 +172,7 @@ def seeded(
     It ends with every sequence freed and a reclaim probe.
     """
     writer = _Writer(seed, frozenset(capabilities), pool)
-    for _ in range(operations):
+    for _ in range(2 * operations if writer.large else operations):
         writer.one()
     ids = sorted(writer.lengths)
     writer.draw.shuffle(ids)

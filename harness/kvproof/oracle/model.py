@@ -83,6 +83,13 @@ class Model:
         self.taken = 0
         """Upper bound of the blocks taken so far: at most capacity, nothing need be evicted."""
 
+        self.cut: set[int] = set()
+        """Histories of full blocks that a sharer has truncated: it may write into them once it is alone."""
+        self.out = 0
+        """Blocks in the host tier now."""
+        self.fitted = 0
+        """The most that were there at once: the host tier has room for so many."""
+
     @property
     def roomy(self) -> bool:
         return self.taken + self.facts.lookahead <= self.facts.capacity
@@ -119,7 +126,7 @@ class Model:
         prints = self.prints.extend([], tokens, op.keys)
         n = max(0, min(int(seen.value), len(tokens)))
         self.sequences[op.seq] = Sequence(prints, op.keys, n, len(tokens), family=op.seq, tokens=tokens)
-        self.taken += self.facts.blocks(len(tokens)) - n // self.facts.block_size
+        self.taken += self.facts.blocks(len(tokens)) - n // self.facts.block_size + self.facts.lookahead
 
     def _append(self, op: Operation, seen: Observation) -> None:
         sequence = self.sequences.get(op.seq)
@@ -159,19 +166,21 @@ class Model:
             return
         for end in range(size, sequence.computed + 1, size):
             self.may_hit.add(sequence.fingerprints[end - 1])
-            if end <= sequence.prompt:
+            if end <= sequence.prompt and sequence.fingerprints[end - 1] not in self.cut:
                 self.must_hit.add(sequence.fingerprints[end - 1])
 
     def _free(self, op: Operation, seen: Observation) -> None:
         sequence = self.sequences.pop(op.seq, None)
-        if sequence is not None and self.facts.publish == "free":
+        if sequence is not None and sequence.swapped:
+            self.out -= self.facts.blocks(sequence.length)
+        elif sequence is not None and self.facts.publish == "free":
             self._publish(sequence)
 
     def _fork(self, op: Operation, seen: Observation) -> None:
         parent = self.sequences.get(op.seq)
         if parent is not None:
             self.sequences[op.child] = parent.copy()
-            self.taken += 1
+            self.taken += 1 + self.facts.lookahead
 
     def _truncate(self, op: Operation, seen: Observation) -> None:
         sequence = self.sequences.get(op.seq)
@@ -179,6 +188,10 @@ class Model:
             return
         self.drafts.update(sequence.fingerprints[max(op.length, sequence.computed) :])
         self._forgettable(sequence)
+        end = self.facts.blocks(op.length) * self.facts.block_size
+        if op.length < end <= sequence.length:
+            self.cut.add(sequence.fingerprints[end - 1])
+        self.taken += self.facts.lookahead  # dropped now, and taken again
         del sequence.fingerprints[op.length :], sequence.tokens[op.length :]
         sequence.computed = min(sequence.computed, op.length)
         sequence.prompt = min(sequence.prompt, op.length)
@@ -192,12 +205,15 @@ class Model:
         if sequence is not None:
             sequence.swapped = True
             self._forgettable(sequence)
+            self.out += self.facts.blocks(sequence.length)
+            self.fitted = max(self.fitted, self.out)
 
     def _swap_in(self, op: Operation, seen: Observation) -> None:
         sequence = self.sequences.get(op.seq)
         if sequence is not None:
             sequence.swapped = False
-            self.taken += self.facts.blocks(sequence.length)
+            self.out -= self.facts.blocks(sequence.length)
+            self.taken += self.facts.blocks(sequence.length) + self.facts.lookahead
 
     def _reset(self, op: Operation, seen: Observation) -> None:
         if seen.value:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from kvproof.records import Verdict
-from kvproof.report.results import ResultFile
+from kvproof.report.results import ResultFile, ResultsError
 from kvproof.report.summary import BAD, summarize
 
 
 def changes(before: ResultFile, after: ResultFile) -> tuple[int, list[str]]:
-    """(how many are worse, one line for each requirement whose verdict differs)."""
+    """(how many are worse, one line for each requirement whose verdict differs).
+
+    Raises:
+        ResultsError: one of them is of a run that did not end.
+    """
+    for file in (before, after):
+        if not file.footer.complete:
+            raise ResultsError(f"{file.path.name}: the run did not end; nothing can be compared with it")
     old, new = summarize(before).verdicts, summarize(after).verdicts
     lines, worse = [], 0
     for key in sorted(set(old) | set(new)):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvproof.records import Level, Requirement, Result, Verdict
+from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict
 from kvproof.report.results import ResultFile, ResultsError
 
 JUDGED = (
@@ -23,9 +23,6 @@ APART = (Verdict.PRECONDITION, Verdict.PLANNED, Verdict.NOT_RUN)
 
 BAD = (Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS)
 """Verdicts that fail a run when the requirement is a MUST."""
-
-SHORTEST = " (shortest)"
-"""Ends the name of a case that was shrunk from the one before it."""
 
 _ORDER = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
@@ -78,7 +75,7 @@ class Summary:
     areas: dict[str, Counter[Verdict]]
     """Area -> number of requirements with each verdict."""
     failures: tuple[Failure, ...]
-    """MUST before SHOULD, each sorted by id."""
+    """MUST before SHOULD; those that follow from no earlier finding, and the shortest, first."""
     known: tuple[Failure, ...]
     """Expected failures, with the reason given for each."""
     planned: tuple[Requirement, ...]
@@ -100,8 +97,9 @@ class Summary:
         numbers = [f"{counts[v]} {v}" for v in self.columns if counts[v]]
         numbers += [f"{len(advice)} SHOULD not met"] if advice else []
         how = ending(footer.complete, footer.exit_status)
-        cases = f", {footer.cases} cases" if footer.cases else ""
-        return f"{name}: {how} ({', '.join(numbers) or 'nothing judged'}){cases}"
+        if not footer.must_run and how == "passed":
+            how = "not judged: what it needs is not here"
+        return f"{name}: {how} ({', '.join(numbers) or 'nothing judged'})"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of areas x verdicts; the last row is the sum, an empty cell a zero."""
@@ -154,7 +152,7 @@ def summarize(file: ResultFile) -> Summary:
         areas.setdefault(requirement.area, Counter())[verdict] += 1
 
     failures = [_failure(r, cases[k], verdicts[k]) for k, r in requirements.items() if verdicts[k] in BAD]
-    failures.sort(key=lambda failure: failure.advisory)
+    failures.sort(key=lambda f: (f.advisory, bool(f.result.after), len(f.result.history), f.requirement.id))
     # A requirement that fails elsewhere may have known failures besides: list them all the same.
     known = [
         _failure(r, cases[k], Verdict.XFAIL)

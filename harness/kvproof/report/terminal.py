@@ -36,7 +36,8 @@ def show(file: ResultFile, report: Path, console: Console | None = None) -> None
     _not_run(console, summary)
     _table(console, summary)
     bad = file.footer.exit_status != 0 or not file.footer.complete
-    _line(console, summary.headline, "bold red" if bad else "bold green")
+    cases = f", {file.footer.cases} cases"
+    _line(console, summary.headline + cases, "bold red" if bad else "bold green")
     # Paths are copied: no wrapping, no styling.
     console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
 

@@ -101,14 +101,14 @@ def judge_fault(name: str, clean: set[str]) -> Kill:
 
 
 def _shortest(session: Session, requirement: str) -> int | None:
-    case = session.failing.get(requirement)
-    if case is None:
+    candidates = session.failing.get(requirement)
+    if not candidates:
         return None
 
     def shows(candidate: Case) -> bool:
         return any(f.requirement == requirement for f in session.run(candidate)[1])
 
-    return len(shrink(case, shows, budget=200).history)
+    return min(len(shrink(case, shows, budget=200).history) for case in candidates)
 
 
 def clean_cases() -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from kvproof import spec
 from kvproof.histories.arrivals import arrivals
 from kvproof.histories.directed import cases
 from kvproof.histories.seeded import seeded
-from kvproof.records import Verdict
+from kvproof.records import Case, Verdict
 from kvproof.selftest.inprocess import InProcess
 from kvproof.selftest.kill_matrix import Kill, clean_cases, faults, judge_fault, markdown, session_of
 
@@ -57,7 +57,7 @@ def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: li
 )
 def test_sound_implementation_has_no_finding(profile: str, where: str) -> None:
     session = session_of(InProcess(where), profile)
-    draw = {"manager": seeded, "scheduler": arrivals}[profile]
+    draw: Callable[[int, Iterable[str]], Case] = arrivals if profile == "scheduler" else seeded
     for case in cases():
         if case.profile == profile:
             session.check(case)

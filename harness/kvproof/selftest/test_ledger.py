@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from kvproof import ledger
 from kvproof.cli import main
 from kvproof.conformance.citing import DRAWN, case_names
-from kvproof.records import Result, Verdict
+from kvproof.records import SHORTEST, Result, Verdict
 from kvproof.report.results import ResultFile, read
-from kvproof.report.summary import SHORTEST, summarize
+from kvproof.report.summary import summarize
 
 ADAPTER = '''
 from kvproof.selftest.rogues import Bare

@@ -303,7 +303,7 @@ def test_a_benchmark_is_refused(tmp_path: Path) -> None:
 def test_markdown_says_everything(file: ResultFile) -> None:
     page = markdown.render(file)
     assert page.startswith("# subject 1.2: FAILED (1 FAIL, 1 XFAIL, 1 PASS,")
-    assert page.splitlines()[0].endswith("1 SHOULD not met)")
+    assert "1 SHOULD not met)" in page.splitlines()[0]
     for line in (
         "| area | FAIL | XFAIL | PASS | UNSUPPORTED | PRECONDITION | PLANNED | NOT_RUN |",
         "### FAIL KVP-POOL-001: title of KVP-POOL-001",

@@ -46,12 +46,11 @@ def _commit(d: Driver, op: Operation) -> int:
         d.manager.commit(op.seq, target)
         return target
     target = min(max(target, live.computed), live.length)
-    late = bool(getattr(d.manager, "lazy", False))  # its table has the block only after the commit
-    if late:
+    if d.lazy:
         d.manager.commit(op.seq, target)
     lo, live.computed = live.computed, target
     d.write(op.seq, lo, target)
-    if not late:
+    if not d.lazy:
         d.manager.commit(op.seq, target)
     return target
 
@@ -59,15 +58,22 @@ def _commit(d: Driver, op: Operation) -> int:
 def _commit_batch(d: Driver, op: Operation) -> None:
     """A decode step's commit: one call if the subject has it, else one for each sequence."""
     seqs = [s for s in op.seqs or () if s in d.live and not d.live[s].swapped]
+    if d.lazy:
+        _tell_batch(d, seqs)
     for s in seqs:
         live = d.live[s]
         d.write(s, live.computed, live.length)
         live.computed = live.length
+    if not d.lazy:
+        _tell_batch(d, seqs)
+
+
+def _tell_batch(d: Driver, seqs: list[Any]) -> None:
     if hasattr(d.manager, "commit_batch"):
         d.manager.commit_batch(seqs)
     else:
         for s in seqs:
-            d.manager.commit(s, d.live[s].computed)
+            d.manager.commit(s, d.live[s].length)
 
 
 def _free(d: Driver, op: Operation) -> None:
@@ -103,6 +109,8 @@ def _swap_out(d: Driver, op: Operation) -> None:
 
 def _swap_in(d: Driver, op: Operation) -> None:
     live = d.need(op, op.seq)
+    if live and not live.swapped:
+        raise Skip  # a full host tier has refused it
     d.manager.swap_in(op.seq)
     if live:
         live.swapped = False
@@ -229,13 +237,15 @@ def _sizing(d: Driver, op: Operation) -> int:
 
 
 def _reclaim(d: Driver, op: Operation) -> dict[str, Any]:
-    """Ask for exactly what is reported free, as one fresh sequence, and give it back."""
-    asked = integer(d.manager.free_blocks(), "free_blocks")
+    """Ask for exactly what is reported free, less the look-ahead, as one fresh sequence; give it back."""
+    asked = integer(d.manager.free_blocks(), "free_blocks") - int(getattr(d.manager, "lookahead", 0))
     if asked <= 0:
         return {"asked": asked, "table": []}
     seq = FRESH + len(d.writes) + d.serial
     tokens = [FRESH + seq + i for i in range(asked * d.block_size)]
     d.manager.add(seq, tokens)
+    if d.lazy:
+        d.manager.commit(seq, len(tokens))
     table = list(d.read_table(seq))
     d.manager.free(seq)
     return {"asked": asked, "table": table}

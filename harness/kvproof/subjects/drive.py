@@ -82,6 +82,8 @@ class Driver:
         self.call = call
         self.capabilities: frozenset[str] = frozenset(manager.capabilities)
         self.block_size = case.block_size
+        self.lazy = bool(getattr(manager, "lazy", False))
+        """Its table has a block only after the commit, so that comes before the write."""
         self.clock = clock
         self.memory: HarnessMemory | SubjectMemory = (
             SubjectMemory(manager) if "data" in self.capabilities else HarnessMemory(case.block_size)
@@ -108,6 +110,8 @@ class Driver:
             self._ask_first(op, seen)
             try:
                 seen["value"] = self.call(self, op)
+                if (op.args or {}).get("scribble"):
+                    seen["value"] = self.scribbled(op.seq)
                 seen["outcome"] = "ok"
             except Skip:
                 seen["outcome"] = "skipped"
@@ -169,6 +173,19 @@ class Driver:
     def read_table(self, seq: int) -> tuple[int, ...]:
         return integers(self.manager.table(seq), f"table({seq})")
 
+    def scribbled(self, seq: int) -> tuple[int, ...]:
+        """The table after a caller has written over the one it was given; what was written is undone."""
+        given = self.manager.table(seq)
+        said = integers(given, f"table({seq})")
+        with contextlib.suppress(TypeError, ValueError, IndexError):  # a tuple, or a read-only view
+            given[0] = -7
+        if isinstance(given, list):
+            given.append(-7)
+        found = self.read_table(seq)
+        with contextlib.suppress(TypeError, ValueError):
+            given[:] = said
+        return found
+
     def _table_of(self, seq: int) -> Any | None:
         """The table object that the subject returns; None if it knows no such sequence."""
         try:
@@ -220,6 +237,7 @@ class Driver:
             s for s, (held, said) in self.held.items() if integers(held, f"table({s})") != said
         )
         tables: dict[int, tuple[int, ...]] = {}
+        left = {b for t in self.tables.values() for b in t if b >= 0}
         self.held = {}
         for seq in list(self.live):
             table = self._table_of(seq)
@@ -235,6 +253,9 @@ class Driver:
         if self.has("refcount"):
             blocks = {b for t in tables.values() for b in t if b >= 0}
             seen["refs"] = {b: integer(m.refcount(b), f"refcount({b})") for b in sorted(blocks)}
+            for b in sorted(left - blocks):  # nobody may hold it now; an error is as good as 0
+                with contextlib.suppress(ContractError, LookupError):
+                    seen["refs"][b] = integer(m.refcount(b), f"refcount({b})")
         if self.has("selfcheck"):
             seen["selfcheck"] = tuple(str(line) for line in m.selfcheck())
 

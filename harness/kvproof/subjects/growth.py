@@ -29,6 +29,23 @@ def _allocate(make: Any, pool: int) -> Body:
     return body
 
 
+def _append(make: Any, pool: int) -> Body:
+    """Append 2 blocks to a sequence, token by token, on a pool three quarters full."""
+    manager = make(pool, BLOCK_SIZE)
+    manager.add(0, list(range(1, pool * BLOCK_SIZE * 3 // 4)))
+    manager.commit(0, pool * BLOCK_SIZE * 3 // 4 - 1)
+
+    def body() -> None:
+        manager.add(1, [7])
+        manager.commit(1, 1)
+        for length in range(2, 2 * BLOCK_SIZE + 2):
+            manager.append(1, [7])
+            manager.commit(1, length)
+        manager.free(1)
+
+    return body
+
+
 def _look_up(make: Any, blocks: int) -> Body:
     """Find a cached prompt of `blocks` blocks; cost a block must not grow with the prompt."""
     manager = make(2 * blocks + 8, BLOCK_SIZE)
@@ -82,6 +99,7 @@ def _queue(make: Any, waiting: int) -> Body:
 
 BODIES: dict[str, Callable[[Any, int], Body]] = {
     "allocate": _allocate,
+    "append": _append,
     "look_up": _look_up,
     "step_batch": _step_batch,
     "queue": _queue,

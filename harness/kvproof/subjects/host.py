@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
 import selectors
+import signal
 import struct
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from kvproof.subjects.worker import BEAT, send
 
 CALL_LIMIT = 10.0
 """Seconds that one call may take by default."""
+MOST_BYTES = 1 << 30
+"""No answer is longer."""
 OPEN_LIMIT = 120.0
 """Seconds for importing the subject: real engines import slowly."""
 
@@ -66,6 +70,7 @@ class Worker:
     environment: dict[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _beat: mmap.mmap | None = None
+    _buffer: bytes = b""
 
     def describe(self, *shape: int) -> dict[str, Any]:
         """Capabilities and attributes.
@@ -126,12 +131,21 @@ class Worker:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            self._kill()
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if stream:
-                    stream.close()
-            self._process = None
+                    with contextlib.suppress(OSError):  # what could not be sent is of no use now
+                        stream.close()
+            self._process, self._buffer = None, b""
+
+    def _kill(self) -> None:
+        """The worker, and what it has started."""
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
 
     def __enter__(self) -> Worker:
         return self
@@ -148,7 +162,7 @@ class Worker:
         assert self._process.stdin is not None
         try:
             send(self._process.stdin, (kind, payload))  # type: ignore[arg-type]
-        except BrokenPipeError:
+        except OSError:
             raise self._death() from None
         return self._answer(self.call_limit)
 
@@ -165,6 +179,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env={**os.environ, **self.environment},
+            start_new_session=True,
         )
         kind, payload = self._answer(OPEN_LIMIT)
         Path(path).unlink(missing_ok=True)
@@ -174,27 +189,48 @@ class Worker:
 
     def _answer(self, limit: float) -> tuple[str, Any]:
         """The next message, watching the beat while it is awaited."""
+        data = self._read(struct.calcsize("<q"), limit)
+        (size,) = struct.unpack("<q", data)
+        if not 0 <= size <= MOST_BYTES:
+            raise self._death("it wrote into the channel of its answers")
+        try:
+            kind, answer = pickle.loads(self._read(size, limit))
+        except (Died, TimedOut):
+            raise
+        except Exception:
+            raise self._death("its answer cannot be read") from None
+        return kind, answer
+
+    def _read(self, size: int, limit: float) -> bytes:
+        """So many bytes of the worker's answers.
+
+        Raises:
+            TimedOut: one call takes longer than `limit`, or nothing at all happens for so long.
+            Died: the process is gone.
+        """
         assert self._process is not None
         assert self._process.stdout is not None
-        stream = self._process.stdout
+        handle, beat, since = self._process.stdout.fileno(), self._read_beat(), time.monotonic()
         with selectors.DefaultSelector() as ready:
-            ready.register(stream, selectors.EVENT_READ)
-            while not ready.select(timeout=min(0.1, limit / 4)):
-                step, began = self._read_beat()
-                if began and time.monotonic() - began > limit:
+            ready.register(handle, selectors.EVENT_READ)
+            while len(self._buffer) < size:
+                if ready.select(timeout=min(0.1, limit / 4)):
+                    chunk = os.read(handle, 1 << 20)
+                    if not chunk:
+                        raise self._death()
+                    self._buffer += chunk
+                    since = time.monotonic()
+                    continue
+                if self._process.poll() is not None:  # a child of it may hold the pipe open
+                    raise self._death()
+                step, began = now = self._read_beat()
+                if now != beat:
+                    beat, since = now, time.monotonic()
+                if time.monotonic() - (began or since) > limit:
                     self.stop()
                     raise TimedOut(step)
-                if self._process.poll() is not None:
-                    break
-        head = stream.read(8)
-        if len(head) < 8:
-            raise self._death()
-        data = stream.read(struct.unpack("<q", head)[0])
-        try:
-            kind, answer = pickle.loads(data)
-        except (pickle.UnpicklingError, EOFError, ValueError):
-            raise self._death() from None
-        return kind, answer
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return data
 
     def _read_beat(self) -> tuple[int, float]:
         assert self._beat is not None
@@ -204,14 +240,16 @@ class Worker:
     def _last_step(self) -> int:
         return self._read_beat()[0] if self._beat is not None else -1
 
-    def _death(self) -> Died:
+    def _death(self, why: str = "") -> Died:
         assert self._process is not None
+        if why:
+            self._process.kill()
         status = self._process.wait()
         self._stderr.seek(0)
         words = self._stderr.read()[-400:].decode("utf-8", "replace").strip().splitlines()[-1:]
         said = f"; its last words: {words[0]}" if words else ""
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return Died(f"the process ended with {how}{said}")
+        return Died(why or f"the process ended with {how}{said}")
 
 
 def _words(error: Exception, limit: float) -> str:

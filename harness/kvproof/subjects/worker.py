@@ -14,6 +14,7 @@ import pickle
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -69,17 +70,28 @@ class Beat:
 
 
 def describe_manager(manager: Any) -> dict[str, Any]:
-    """Capabilities and attributes of a subject, as plain data."""
+    """Capabilities and attributes of a subject, as plain data.
+
+    Raises:
+        TypeError: one of them is not of the contract's type.
+    """
+    capabilities, guard = manager.capabilities, getattr(manager, "guard", None)
+    if isinstance(capabilities, str):
+        raise TypeError(f"capabilities is the string {capabilities!r}; a frozenset of names is needed")
+    policy = {str(name): value for name, value in dict(getattr(manager, "policy", {})).items()}
+    wrong = [name for name, value in policy.items() if not isinstance(value, str | int)]
+    if wrong or not isinstance(policy.get("watermark", 0), int):
+        raise TypeError(f"policy {policy!r}: values are str or int, the watermark an int")
     return {
-        "capabilities": sorted(str(c) for c in manager.capabilities),
+        "capabilities": sorted(str(c) for c in capabilities),
         "members": sorted(
             n for n in dir(manager) if not n.startswith("_") and callable(getattr(manager, n, None))
         ),
         "reserved": sorted(int(r) for r in getattr(manager, "reserved", ())),
         "lookahead": int(getattr(manager, "lookahead", 0)),
         "lazy": bool(getattr(manager, "lazy", False)),
-        "policy": dict(getattr(manager, "policy", {})),
-        "guard": getattr(manager, "guard", None),
+        "policy": policy,
+        "guard": guard if guard is None or isinstance(guard, str | int) else str(guard),
         "publish": str(getattr(manager, "publish", "commit")),
     }
 
@@ -132,9 +144,16 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of the subject, C code included, must not break the frames
     sys.stdout = sys.stderr
-    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+    status = 0
+    try:
         serve(spec, beat, sys.stdin.buffer, answers)
-    os._exit(0)  # a subject's threads or atexit hooks must not keep the process
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        pass  # the parent is gone, or wants to go
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        os._exit(status)  # a subject's threads or atexit hooks must not keep the process
 
 
 if __name__ == "__main__":

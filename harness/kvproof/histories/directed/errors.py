@@ -28,6 +28,7 @@ def cases() -> Iterator[Case]:
         "fork": {"op": "fork", "seq": 9, "child": 10},
         "truncate": {"op": "truncate", "seq": 9, "length": 1},
         "swap_out": {"op": "swap_out", "seq": 9},
+        "swap_in": {"op": "swap_in", "seq": 9},
     }
     for name, fields in unknown.items():
         yield (
@@ -48,6 +49,12 @@ def cases() -> Iterator[Case]:
         .reclaim()
         .case("err/fork-onto-a-live-id", "ERR-001", 8, 2,
             stands_for=("POOL-001", "POOL-008", "SHARE-007"))
+    )
+    yield (
+        History().add(0, tokens(3)).op("fork", seq=0, child=-1, args={"bad": "a negative id"}).append(0, 8)
+        .free(0).reclaim()
+        .case("err/fork-to-a-negative-id", "ERR-001", 8, 2,
+            stands_for=("POOL-001", "POOL-008", "SHARE-007"), note="the child's id is not looked at")
     )
     for name, token in (("float", 1.5), ("string", "a"), ("none", None)):
         what = "a token that is no integer"

@@ -11,6 +11,8 @@ from kvproof.oracle.lru import LruCounter
 from kvproof.records import Case
 
 PREFIX = ("prefix",)
+EXACT = (*PREFIX, "evict:lru-tail", "lookahead:0", "watermark:0")
+"""Hits are counted to the block: nothing else may take one, and none is kept back."""
 
 
 def cases() -> Iterator[Case]:
@@ -24,8 +26,14 @@ def _order() -> Iterator[Case]:
     yield (
         History().add(0, tokens(7)).free(0).add(1, tokens(3, 50)).free(1)
         .add(2, tokens(7), expect={"value": 4}).free(2)
-        .case("evict/tail-before-head", "EVICT-003", 4, 2, needs=("prefix", "evict:lru-tail"),
+        .case("evict/tail-before-head", "EVICT-003", 4, 2, needs=EXACT,
             note="one block has to go: without the tail two blocks are hit, without the head none")
+    )
+    yield (
+        History().add(0, tokens(3)).free(0).add(1, tokens(3, 50)).free(1).add(2, tokens(3)).free(2)
+        .add(3, tokens(3, 70)).free(3).add(4, tokens(3), expect={"value": 2}).free(4)
+        .case("evict/used-last-stays", "EVICT-003", 3, 2, needs=("prefix", "evict:lru"),
+            note="one of two cached blocks has to go: FIFO and MRU take the one that was hit last")
     )
     yield lru_trace(seed=3, capacity=9, block_size=2, requests=60)
     yield lru_trace(seed=4, capacity=16, block_size=4, requests=60)
@@ -81,6 +89,16 @@ def _identity() -> Iterator[Case]:
         History().add(0, tokens(5)).append(0, 6).free(0).add(1, tokens(6, 50)).free(1).add(2, tokens(5))
         .append(2, 7).add(3, tokens(2, 90), expect={"outcome": ["ok", "OutOfBlocks"]}).free(2)
         .case("evict/recycled-in-turn", "EVICT-002", 4, 2, needs=PREFIX)
+    )
+    h = History()
+    for seq in range(200):
+        h.add(seq, tokens(3, 10 * seq + 1)).free(seq)
+    for seq in (0, 40, 80, 120, 160, 190):
+        h.add(200 + seq, tokens(3, 10 * seq + 1)).free(200 + seq)
+    yield (
+        h
+        .case("evict/many-prompts-through-few-blocks", "EVICT-002", 4, 2, needs=PREFIX,
+            note="identities stop being cleared after many evictions: early prompts find reused blocks")
     )
 
 
@@ -139,7 +157,7 @@ def lru_trace(seed: int, capacity: int, block_size: int, requests: int) -> Case:
         "EVICT-003",
         capacity + 1,
         block_size,
-        needs=("prefix", "evict:lru-tail"),
+        needs=EXACT,
         seed=seed,
         note="FIFO under LRU's name, or the head evicted before the tail, gives other hits",
     )

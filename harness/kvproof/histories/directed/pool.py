@@ -110,6 +110,22 @@ def _atomic() -> Iterator[Case]:
             stands_for=("POOL-001", "SHARE-007"),
             note="the hit blocks were referenced before the capacity test; the references stay")
     )
+    yield (
+        History().add(0, tokens(2)).free(0).add(1, tokens(6, 50))
+        .add(2, [*tokens(2), *tokens(10, 80)], expect={"outcome": ["OutOfBlocks", "Refused"]})
+        .add(3, [*tokens(2), 99]).free(1, 3).reclaim()
+        .case("pool/failed-add-keeps-the-cache", "POOL-004", 8, 2, needs=("prefix",),
+            stands_for=("POOL-001", "SHARE-007", "PREFIX-001"),
+            note="an add that does not fit empties the cache before it gives up")
+    )
+    yield (
+        History().add(0, tokens(2)).free(0).add(1, tokens(6, 50))
+        .op("match", tokens=[*tokens(2), 99], expect={"value": 2})
+        .add(2, [*tokens(2), *tokens(10, 80)], expect={"outcome": ["OutOfBlocks", "Refused"]})
+        .op("match", tokens=[*tokens(2), 99], expect={"value": 2}).free(1)
+        .case("pool/failed-add-keeps-the-match", "POOL-004", 8, 2, needs=("prefix",),
+            note="what could be matched before a failed add is matched after it")
+    )
 
 
 def _whole() -> Iterator[Case]:

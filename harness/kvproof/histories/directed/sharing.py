@@ -10,7 +10,7 @@ from kvproof.records import Case
 
 
 def cases() -> Iterator[Case]:
-    for size in (2, 3, 4):
+    for size in (2, 3, 4, 16):
         for length in (size - 1, size, size + 1, 3 * size - 1):
             yield (
                 History().add(0, tokens(length)).fork(0, 1).append(0, 8).append(1, 9).append(0, 8)
@@ -23,6 +23,22 @@ def cases() -> Iterator[Case]:
         .append(0, 7).free(0, 2, 3).reclaim()
         .case("share/fork-of-a-fork", ("SHARE-001", "SHARE-007"), 14, 4,
             note="references of a tree of forks")
+    )
+    chain, crowd = History().add(0, tokens(6)), History().add(0, tokens(5))
+    for i in range(5):
+        chain.fork(i, i + 1)
+    for i in range(1, 21):
+        crowd.fork(0, i)
+    yield (
+        chain.append(5, 9).append(0, 8).free(2, 0, 4, 5).append(1, 7).free(1, 3).reclaim()
+        .case("share/chain-of-forks", ("SHARE-007", "SHARE-001"), 12, 4, needs=("refcount",),
+            note="references of a child of a child of a child")
+    )
+    yield (
+        crowd.append(20, 9).free(*range(20)).append(20, 8).free(20).reclaim()
+        .case("share/twenty-readers", ("SHARE-001", "SHARE-005"), 8, 4,
+            stands_for=("POOL-001", "POOL-002", "POOL-008", "SHARE-007"),
+            note="a reference count of a few bits stops counting")
     )
     yield (
         History().add(0, tokens(5)).fork(0, 1).append(1, 9).append(0, 8).free(0, 1)
@@ -95,7 +111,7 @@ def cases() -> Iterator[Case]:
 
 
 def _truncate() -> Iterator[Case]:
-    for size in (2, 4):
+    for size in (2, 4, 16):
         for to in (size, size + 1, 1):
             yield (
                 History().add(0, tokens(3 * size)).append(0, 8).truncate(0, to).append(0, 9)
@@ -123,4 +139,11 @@ def _truncate() -> Iterator[Case]:
         .case("trunc/published-then-written", ("TRUNC-001", "EVICT-002"), 12, 4, needs=("prefix",),
             stands_for=("PREFIX-001", "PREFIX-002", "PREFIX-008", "EVICT-002"),
             note="a published block is cut and written again: its old identity must go first")
+    )
+    yield (
+        History().add(0, tokens(9)).truncate(0, 3).step([0], [50]).step([0], [51]).free(0)
+        .add(2, tokens(9)).free(2)
+        .case("trunc/published-then-stepped", ("TRUNC-001", "EVICT-002", "STEP-001"), 12, 4,
+            needs=("prefix",), stands_for=("PREFIX-001", "PREFIX-002", "PREFIX-008", "EVICT-002"),
+            note="the same, written by append_batch, which forgets to clear the identity")
     )

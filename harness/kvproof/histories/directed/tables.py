@@ -75,6 +75,13 @@ def _stability() -> Iterator[Case]:
             note="table() returns a live view that later calls rewrite")
     )
     yield (
+        History().add(0, tokens(3)).op("table", seq=0, args={"scribble": True}).append(0, 9)
+        .op("table", seq=0, args={"scribble": True}).append(0, 10).append(0, 11).add(1, tokens(5, 50))
+        .op("table", seq=1, args={"scribble": True}).op("table", seq=0, args={"scribble": True}).free(0, 1)
+        .case("table/callers-own", "TABLE-005", 8, 2,
+            note="table() returns the manager's own list: a caller that writes into it changes the manager")
+    )
+    yield (
         History().add(0, tokens(5)).fork(0, 1).append(0, 8).append(0, 9).append(1, 7).append(1, 6)
         .free(0).append(1, 5).free(1)
         .case("table/fork-has-its-own", "TABLE-005", 10, 2, stands_for=("TABLE-003", "TABLE-001"),
@@ -125,6 +132,32 @@ def _steps() -> Iterator[Case]:
         .reclaim()
         .case("step/duplicates", "STEP-001", 8, 2, stands_for=("POOL-001", "TABLE-001"))
     )
+    what = {"bad": "lists of different lengths"}
+    yield (
+        History().add(0, tokens(3)).add(1, tokens(3, 20))
+        .op("append_batch", seqs=[0, 1], tokens=[7], args=what)
+        .op("append_batch", seqs=[0], tokens=[7, 8], args=what).step([1, 0], [8, 7]).free(0, 1).reclaim()
+        .case("step/unequal-lists", "STEP-001", 8, 2, stands_for=("POOL-001", "TABLE-001"),
+            note="sequences and tokens are zipped, so the longer list is cut in silence")
+    )
+    rows = list(range(40))
+    h = History()
+    for i in rows:
+        h.add(i, tokens(1 + i % 4, 10 * i + 1))
+    yield (
+        h.step(rows, [900 + i for i in rows]).step(rows[::-1], [950 + i for i in rows]).free(*rows)
+        .reclaim()
+        .case("step/forty", "STEP-001", 130, 2, stands_for=("TABLE-001", "POOL-001", "POOL-002"),
+            note="a step of more sequences than a fixed buffer holds")
+    )
+    h = History()
+    for i in range(100):
+        h.add(i, tokens(1 + i % 3, 10 * i + 1))
+    yield (
+        h.append(0, 9).append(70, 9).append(99, 9).free(*range(100)).reclaim()
+        .case("table/a-hundred-alive", ("TABLE-002", "POOL-002"), 210, 2,
+            note="more live sequences than a fixed table has rows: one gets the blocks of another")
+    )
 
 
 def _batches() -> Iterator[Case]:
@@ -142,6 +175,14 @@ def _batches() -> Iterator[Case]:
         h.batch(1).batch(2, 1, 0).batch(0, 0, 2).batch().free(0, 1, 2)
         .case("batch/any-order", ("BATCH-003", "BATCH-001"), 8, 2,
             note="subsets, another order, repeats, nothing")
+    )
+    h = History()
+    for i in range(40):
+        h.add(i, tokens(1 + i % 5, 10 * i + 1))
+    yield (
+        h.batch(*range(40)).batch(*range(39, -1, -1)).free(*range(40))
+        .case("batch/forty-rows", ("BATCH-001", "BATCH-003"), 90, 2, stands_for=("BATCH-004",),
+            note="more rows than a fixed buffer holds: the last ones repeat the first")
     )
     yield (
         History().add(0, tokens(8)).add(1, tokens(3, 50)).batch(0, 1).free(0).batch(1)
@@ -176,6 +217,13 @@ def _batches() -> Iterator[Case]:
         .op("csr", seqs=[0, 1, 2]).op("csr", seqs=[2, 0]).append(0, 9).op("csr", seqs=[0, 0])
         .free(0, 1, 2)
         .case("batch/ragged", "BATCH-005", 10, 2, note="a full last block has block_size tokens, not 0")
+    )
+    h = History()
+    for i in range(40):
+        h.add(i, tokens(1 + i % 5, 10 * i + 1))
+    yield (
+        h.op("csr", seqs=range(40)).op("csr", seqs=range(39, -1, -1)).free(*range(40))
+        .case("batch/ragged-forty", "BATCH-005", 90, 2, note="more rows than a fixed buffer holds")
     )
 
 
