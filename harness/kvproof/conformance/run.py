@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvproof import ledger, spec
 from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.plugin import Plugin
-from kvproof.conformance.session import Session, Settings, file_name
+from kvproof.conformance.session import Session, Settings, file_name, first_look
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Level, Result, Verdict
 from kvproof.report.results import ResultWriter
@@ -32,8 +32,6 @@ TESTS = Path(__file__).parent
 STOPPED = "stopped by the user: the result file is incomplete"
 FACTORIES = {"manager": "make", "scheduler": "make_scheduler"}
 """The factory of an implementation that is named without one, by profile."""
-SHAPES: dict[str, tuple[int, ...]] = {"manager": (8, 4), "scheduler": (8, 4, 4, 16)}
-"""Arguments for a first look at a subject."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,13 @@ def judge_one(
         return _not_here(implementation, settings, index, missing)
     with Worker(implementation, settings.call_limit) as worker:
         try:
-            description = worker.describe(*SHAPES[settings.profile])
+            description = first_look(worker, settings.profile)
         except SubjectError as error:
             return Outcome(implementation, 3, None, str(error))
         known = ledger.load(_ledger_path(implementation), index.requirements, case_names(), DRAWN)
         session = Session(worker, index, settings, description, known)
-        header = _header(implementation, settings, index, tuple(sorted(session.gates)))
+        shown = tuple(sorted(g for g in session.gates if ":" not in g))
+        header = _header(implementation, settings, index, shown)
         unknown = _unknown(index, description["capabilities"])
         if unknown:
             return Outcome(implementation, 3, None, f"{implementation.spec}: {unknown}")

@@ -17,8 +17,8 @@ import pytest
 from kvproof import spec
 from kvproof.conformance import test_apart, test_growth, test_scheduler
 from kvproof.conformance.plugin import Unmet
-from kvproof.conformance.run import FACTORIES, SHAPES
-from kvproof.conformance.session import Driven, Session, Settings
+from kvproof.conformance.run import FACTORIES
+from kvproof.conformance.session import Driven, Session, Settings, first_look
 from kvproof.histories.directed import cases
 from kvproof.histories.shrink import shrink
 from kvproof.records import Case, Verdict
@@ -55,7 +55,7 @@ def faults() -> dict[str, Any]:
 
 
 def session_of(worker: Driven, profile: str = "manager") -> Session:
-    return Session(worker, spec.load(), Settings(profile=profile), worker.describe(*SHAPES[profile]))
+    return Session(worker, spec.load(), Settings(profile=profile), first_look(worker, profile))
 
 
 def special_tests(requirement: str) -> list[Any]:

@@ -69,6 +69,7 @@ def test_one_seed_writes_one_set_of_histories_and_leaves_nothing_behind(
 
 def conformance(folder: Path, *more: str) -> tuple[int, ResultFile | None, str]:
     arguments = ["conformance", "--impl", f"{ROGUES}:bare", "--results", str(folder), *more]
+    arguments += ["--requirement", "POOL-001", "--requirement", "TABLE-001"]  # nothing that is timed
     done = CliRunner().invoke(cli.main, arguments)
     files = list(folder.rglob("*.jsonl"))
     return done.exit_code, read(files[0]) if files else None, done.output
@@ -93,7 +94,7 @@ def test_budget_cuts_random_histories_only(tmp_path: Path) -> None:
     assert status == 0, output
     assert whole is not None
     assert cut is not None
-    assert cut.footer.cases == whole.footer.cases > 100
+    assert cut.footer.cases == whole.footer.cases > 10
     assert not [c for c in cut.cases if c.id.startswith(("random/", "long/", "search/"))]
 
 
