@@ -8,7 +8,7 @@ import pytest
 
 from kvproof.conformance.citing import profile
 from kvproof.conformance.plugin import require
-from kvproof.conformance.session import RANDOM, Session
+from kvproof.conformance.session import MOST_HANGS, RANDOM, Session
 from kvproof.histories.arrivals import arrivals
 from kvproof.histories.seeded import seeded
 from kvproof.records import Case, Result, Verdict
@@ -79,7 +79,7 @@ def _judge_new(session: Session, results: list[Result]) -> Callable[[Case], None
     shown = {r.requirement for r in session.results if r.verdict in bad}
 
     def judge(case: Case) -> None:
-        if session.spent:
+        if session.spent or session.hangs >= MOST_HANGS:
             return
         outcome, findings = session.run(case)
         broken = {f.requirement for f in findings}
@@ -87,6 +87,7 @@ def _judge_new(session: Session, results: list[Result]) -> Callable[[Case], None
             broken.add(RANDOM[case.profile])
         if broken <= shown:
             session.cases += 1
+            session.hangs += outcome.end == "timeout"
             return
         shown.update(broken)
         results.extend(session.check(case))

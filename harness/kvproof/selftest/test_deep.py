@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ from click.testing import CliRunner
 from kvproof import cli, spec
 from kvproof.conformance.plugin import Unmet
 from kvproof.conformance.replay import load_vector
-from kvproof.conformance.session import Session, Settings
+from kvproof.conformance.session import MOST_HANGS, Session, Settings
 from kvproof.conformance.test_deep import test_search as search
 from kvproof.histories.machine import explore, manager_cases, scheduler_cases
-from kvproof.records import Case
+from kvproof.records import Case, Verdict
 from kvproof.report.results import ResultFile, read
 from kvproof.selftest.inprocess import InProcess
 from kvproof.selftest.kill_matrix import session_of
+from kvproof.subjects import find
+from kvproof.subjects.host import Worker
 
 ROGUES = Path(__file__).with_name("rogues.py")
 
@@ -96,6 +99,18 @@ def test_budget_cuts_random_histories_only(tmp_path: Path) -> None:
     assert cut is not None
     assert cut.footer.cases == whole.footer.cases > 10
     assert not [c for c in cut.cases if c.id.startswith(("random/", "long/", "search/"))]
+
+
+def test_the_search_gives_up_a_subject_that_hangs(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with Worker(find(f"{ROGUES}:hangs"), call_limit=0.1) as worker:
+        settings = Settings(deep=True, histories=4000, folder=tmp_path)
+        session = Session(worker, spec.load(), settings, worker.describe(8, 4))
+        with contextlib.suppress(Unmet):
+            search(0, session)
+    assert session.hangs == MOST_HANGS
+    assert {r.verdict for r in session.results} == {Verdict.TIMEOUT}
+    assert time.monotonic() - started < 60
 
 
 def test_deep_without_hypothesis_says_what_to_install(
