@@ -1,0 +1,44 @@
+"""What an implementation offers to be judged.
+
+Six members make a manager: add, append, commit, free, table, free_blocks. Everything else is a
+named capability: what is not named is UNSUPPORTED and never failed. This package holds the whole
+contract in Python; `specs/capabilities.toml` says what each capability obliges.
+
+An adapter imports the errors from here and may ignore the rest: nothing has to be inherited.
+"""
+
+from kvproof.contract.errors import (
+    BadInput,
+    BadSlots,
+    ContractError,
+    OutOfBlocks,
+    Refused,
+    UnknownSequence,
+    require_new,
+    require_tokens,
+)
+from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits
+from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy
+from kvproof.contract.scheduler import Scheduler, SchedulerOptions
+
+__all__ = [
+    "BadInput",
+    "BadSlots",
+    "Block",
+    "ContractError",
+    "Kernel",
+    "KernelFault",
+    "KernelOptions",
+    "Keys",
+    "Limits",
+    "Manager",
+    "ManagerOptions",
+    "OutOfBlocks",
+    "Policy",
+    "Refused",
+    "Scheduler",
+    "SchedulerOptions",
+    "UnknownSequence",
+    "require_new",
+    "require_tokens",
+]
