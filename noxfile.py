@@ -6,6 +6,9 @@ is `kvproof conformance --impl plain`.
 
 import hashlib
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nox
@@ -17,26 +20,51 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 
 CONSTRAINTS = "constraints.txt"
+TORCH_PINS = "# torch and what it alone brings"  # the last part of the file begins so
 WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+KERNEL_TESTS = [f"harness/kvproof/selftest/test_{name}.py" for name in ("gates", "driver")]
 NATIVE = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".inl"}
 
 
-def _install(session: nox.Session, what: str) -> None:
-    """Install the project with extras, unless it is there and what decides its content is unchanged."""
+def _install(session: nox.Session, what: str, torch: str = "pinned") -> None:
+    """Install the project with extras, unless it is there and what decides its content is unchanged.
+
+    torch: "pinned", "any" or "none". A requirement in KVPROOF_TORCH, such as "torch==2.9.1" or a wheel's
+    path, takes its place: whoever has a GPU needs the build that fits the driver.
+    """
     place = Path(session.virtualenv.location)
     stamp = place / "installed"
-    said = [Path(name).read_text(encoding="utf-8") for name in (CONSTRAINTS, "pyproject.toml")]
-    state = hashlib.sha256("\n".join([what, *said]).encode()).hexdigest()
+    pins = Path(CONSTRAINTS).read_text(encoding="utf-8")
+    own = os.environ.get("KVPROOF_TORCH", "") if torch != "none" else ""
+    said = "\n".join([what, own, pins, Path("pyproject.toml").read_text(encoding="utf-8")])
+    state = hashlib.sha256(said.encode()).hexdigest()
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
         return
+    constraints = CONSTRAINTS
+    if own or torch == "any":
+        constraints = str(place / CONSTRAINTS)
+        session.run_install("python", "-c", WRITE, constraints, pins.partition(TORCH_PINS)[0], log=False)
     try:
-        session.install("-c", CONSTRAINTS, "-e", what, env={"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+        wanted = ["-c", constraints, "-e", what, *([own] if own else [])]
+        session.install(*wanted, env={"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
     except CommandFailed:
         session.error(
             "pip could not install the project; its own message is above. If no version was found: check "
             f"your network, package index and {CONSTRAINTS}. If the environment is broken: delete {place}"
         )
     session.run_install("python", "-c", WRITE, str(stamp), state, log=False)
+
+
+def _borrow(session: nox.Session) -> None:
+    """Let the session import what the caller's own Python has: torch for its driver, the baselines."""
+    ask = "import sys, sysconfig; print(sys.version_info[:2], sysconfig.get_path('platlib'), sep='|')"
+    python = shutil.which("python") or sys.executable
+    version, _, packages = subprocess.check_output([python, "-c", ask], text=True).strip().partition("|")
+    if version == str(sys.version_info[:2]):
+        find = "import sysconfig; print(sysconfig.get_path('platlib'))"
+        place = session.run_install("python", "-c", find, silent=True, log=False)
+        borrowed = str(Path(str(place).strip()) / "borrowed.pth")
+        session.run_install("python", "-c", WRITE, borrowed, packages, log=False)
 
 
 def _run(session: nox.Session, environment: str, program: str, *arguments: str) -> None:
@@ -47,14 +75,14 @@ def _run(session: nox.Session, environment: str, program: str, *arguments: str) 
 
 @nox.session(default=False)
 def environment(session: nox.Session) -> None:
-    """Install what conformance, bench and tests share; runs by itself before them."""
-    _install(session, ".[dev]")
+    """Install what conformance, bench and tests share, with torch; runs by itself before them."""
+    _install(session, ".[dev,kernel]")
 
 
 @nox.session(default=False)
 def tools(session: nox.Session) -> None:
     """Install what lint, compare and report share, without torch; runs by itself before them."""
-    _install(session, ".[dev,report]")
+    _install(session, ".[dev,report]", torch="none")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -98,3 +126,22 @@ def lint(session: nox.Session) -> None:
     native = sorted(str(path) for path in Path("kernels").rglob("*") if path.suffix in NATIVE)
     if native:
         _run(session, "tools", "clang-format", "--dry-run", "--Werror", *native)
+
+
+@nox.session(default=False)
+def kernels(session: nox.Session) -> None:
+    """Do the GPU kernels compile, and pass the static gates? No GPU needed: nox -s kernels -- --all"""
+    _install(session, ".[compile]", torch="none")
+    session.run("python", "-m", "kvproof_kernels", "gates", *session.posargs)
+    session.run("python", "-m", "kvproof_kernels", "nvcc")
+    session.run("pytest", "-q", *KERNEL_TESTS)
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """Everything on a GPU, in under 8 minutes: compile, judge, measure beside what is installed here."""
+    if not shutil.which("nvidia-smi") and not Path("/dev/nvidia0").exists():
+        session.skip("no NVIDIA GPU; not run: kernels on a device, their benchmark, compute-sanitizer")
+    _borrow(session)
+    _install(session, ".[gpu,report]", torch="any")
+    session.run("python", "-m", "kvproof.gpu", *session.posargs)
