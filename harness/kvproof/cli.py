@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.subjects import SubjectError, find, installed
 from kvproof.subjects.find import CHECKOUT_VARIABLE
-from kvproof.subjects.host import CALL_LIMIT
+from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 
 OK, FINDINGS, USAGE, INCOMPLETE = 0, 1, 2, 3
 
@@ -46,6 +50,34 @@ _seed = click.option(
 _quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: the path of the report only.")
 
 
+PROFILES = ("manager", "scheduler", "kernel")
+
+
+def _profiles(index: specification.Spec, chosen: Sequence[str], named: bool) -> Sequence[str]:
+    """Those of the chosen requirements; else the manager's for a named implementation, else all."""
+    asked = {index.requirements[r].profile for r in chosen}
+    return [p for p in PROFILES if p in asked] or (PROFILES[:1] if named or asked else PROFILES)
+
+
+class WrongInput(click.ClickException):
+    """Something that the user named cannot be used: one line, and exit status 2."""
+
+    exit_code = USAGE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class CellOption(click.Option):
+    """`--cell`, whose help lists the cells; they are read when it is asked for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        files = sorted((specification.find() / "scenarios").glob("*.toml"))
+        names = [name for file in files for name in tomllib.loads(file.read_text(encoding="utf-8"))]
+        self.help = f"Run these cells only: {', '.join(names)}."
+        return super().get_help_record(ctx)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kvproof")
 def main() -> None:
@@ -55,7 +87,11 @@ def main() -> None:
 @main.command()
 @_impl
 @_checkout
-@click.option("--profile", type=click.Choice(["manager", "scheduler"]), default="manager", show_default=True)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="What the implementations are.  [default: manager; without --impl all profiles of our own]",
+)
 @click.option(
     "--requirement", "requirements", multiple=True, metavar="ID", help="Judge this one only, or an area."
 )
@@ -80,9 +116,7 @@ def main() -> None:
 @click.option(
     "--call-limit",
     type=click.FloatRange(min=0.05),
-    default=CALL_LIMIT,
-    show_default=True,
-    help="Seconds that one call may take.",
+    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
 )
 @_seed
 @_results
@@ -90,57 +124,69 @@ def main() -> None:
 def conformance(
     impls: tuple[str, ...],
     checkout: str | None,
-    profile: str,
+    profile: str | None,
     requirements: tuple[str, ...],
     histories: int,
     deep: bool,
     budget: float | None,
-    call_limit: float,
+    call_limit: float | None,
     seed: int,
     results: Path,
     quiet: bool,
 ) -> None:
-    """Judge implementations against the specification (reference and plain by default).
+    """Judge implementations against the specification (our own by default).
 
     Exit status: 0 at least one MUST ran and none failed, 1 findings, 2 wrong usage, 3 incomplete or empty.
     """
-    from kvproof.conformance.run import exit_status, judge_all
+    from kvproof.conformance.run import default_subjects, exit_status, judge_all
     from kvproof.conformance.session import Settings
     from kvproof.report.markdown import render
     from kvproof.report.results import read
-    from kvproof.report.terminal import show
+    from kvproof.report.terminal import show, show_all
 
     if deep and find_spec("hypothesis") is None:
         raise click.UsageError("--deep needs Hypothesis: pip install hypothesis")
     _use(checkout)
     console = Console(emoji=False)
     index = specification.load()
+    chosen = _selected(index, requirements)
     folder = _run_folder(results, "conformance")
     settings = Settings(
-        profile=profile,
-        requirements=_selected(index, requirements),
+        requirements=chosen,
         histories=histories * 10 if deep else histories,
         deep=deep,
         budget=budget,
         seed=seed,
-        call_limit=call_limit,
         folder=folder,
     )
+    judged = []
     try:
-        judged = judge_all(impls or ("reference", "plain"), settings, console, quiet)
+        for each in (profile,) if profile else _profiles(index, chosen, bool(impls)):
+            limit = call_limit or (KERNEL_CALL_LIMIT if each == "kernel" else CALL_LIMIT)
+            asked = replace(settings, profile=each, call_limit=limit)
+            judged += judge_all(impls or default_subjects(each, deep), asked, console, quiet)
+            if judged[-1].interrupted:
+                break
     except (SubjectError, LedgerError) as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # empty: nothing was judged
     summary = folder / "summary.md"
+    files = []
     for one in judged:
         if one.path is not None and not one.trouble:
-            file = read(one.path)
+            files.append(read(one.path))
             with summary.open("a", encoding="utf-8") as stream:
-                stream.write(render(file) + "\n")
-            if not quiet:
-                show(file, one.path, console)
+                stream.write(render(files[-1]) + "\n")
+            if not quiet and len(judged) <= 2:
+                show(files[-1], one.path, console)
         if one.trouble:
-            console.print(one.trouble, style="red", markup=False, highlight=False, soft_wrap=True)
-    click.echo(f"summary: {summary}" if summary.is_file() else f"folder: {folder}")
+            console.print(f"Error: {one.trouble}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if files and not quiet and len(judged) > 2:
+        show_all(files, console)
+    if folder.is_dir():
+        click.echo(f"summary: {summary}" if summary.is_file() else f"folder: {folder}")
     sys.exit(exit_status(judged))
 
 
@@ -162,8 +208,20 @@ def conformance(
     help="Cache size of the replay in tokens; may be given again. 0 is no bound. Default: 256 Ki and 1 Mi.",
 )
 @click.option("--block-size", type=click.IntRange(min=1), default=16, show_default=True)
-@click.option("--cell", "cells", multiple=True, metavar="NAME", help="Run these cells only.")
+@click.option("--cell", "cells", cls=CellOption, multiple=True, metavar="NAME")
 @click.option("--full", is_flag=True, help="The whole matrix instead of the quick one.")
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="Run the cells of this profile only.  [default: all that the implementations are for]",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where kernels are measured.",
+)
 @_seed
 @_results
 @_quiet
@@ -175,17 +233,19 @@ def bench(
     block_size: int,
     cells: tuple[str, ...],
     full: bool,
+    profile: str | None,
+    device: str,
     seed: int,
     results: Path,
     quiet: bool,
 ) -> None:
-    """Measure implementations: control plane and trace replay (reference beside plain by default)."""
+    """Measure implementations: control plane, trace replay, attention (our own by default)."""
     from kvproof.bench.run import run
 
     _use(checkout)
     try:
         status = run(
-            impls=list(impls or ("reference", "plain")),
+            impls=list(impls),
             trace=trace,
             capacity=list(capacities),
             block_size=block_size,
@@ -194,17 +254,24 @@ def bench(
             seed=seed,
             out=results,
             quiet=quiet,
+            profile=profile,
+            device=device,
         )
     except (SubjectError, OSError) as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
     sys.exit(status)
 
 
 @main.command()
 @click.argument("where")
 @_checkout
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="What it is.  [default: what its factory takes]",
+)
 @click.option("--call-limit", type=click.FloatRange(min=0.05), default=CALL_LIMIT, show_default=True)
-def smoke(where: str, checkout: str | None, call_limit: float) -> None:
+def smoke(where: str, checkout: str | None, profile: str | None, call_limit: float) -> None:
     """Say whether the ADAPTER is sane, before any compliance is judged."""
     from kvproof.conformance.smoke import smoke_test
 
@@ -217,9 +284,9 @@ def smoke(where: str, checkout: str | None, call_limit: float) -> None:
                 + "; ".join(f"{w} is not here: {how}" for w, how in missing.items())
             )
             sys.exit(OK)
-        notes, faults = smoke_test(where, call_limit)
+        notes, faults = smoke_test(where, call_limit, profile or "")
     except SubjectError as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
     for line in notes:
         click.echo(f"  {line}")
     for line in faults:
@@ -233,14 +300,15 @@ def smoke(where: str, checkout: str | None, call_limit: float) -> None:
 @_impl
 @_checkout
 def replay(vector: Path, impls: tuple[str, ...], checkout: str | None) -> None:
-    """Run a saved history step by step and show what is seen."""
-    from kvproof.conformance.replay import replay_vector
+    """Run a saved history step by step, on who showed it unless told otherwise, and show what is seen."""
+    from kvproof.conformance.replay import load_vector, replay_vector
 
     _use(checkout)
     try:
-        found = [replay_vector(vector, impl, Console(emoji=False)) for impl in impls or ("reference",)]
+        named = impls or (load_vector(vector).implementation or "reference",)
+        found = [replay_vector(vector, impl, Console(emoji=False)) for impl in named]
     except (SubjectError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
     sys.exit(FINDINGS if any(found) else OK)
 
 
@@ -262,7 +330,7 @@ def spec(selection: str | None, lint: bool) -> None:
     try:
         click.echo(specification.markdown(index, selection))
     except specification.SpecError as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
 
 
 @main.command()
@@ -282,9 +350,13 @@ def compare(before: Path, after: Path) -> None:
     from kvproof.report.results import ResultsError, read
 
     try:
-        worse, lines = changes(read(before), read(after))
+        files = read(before), read(after)
+        worse, lines = changes(*files)
     except ResultsError as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
+    names = [file.header.implementation for file in files]
+    if names[0] != names[1]:
+        click.echo(f"two implementations: {names[0]} before, {names[1]} after")
     for line in lines:
         click.echo(line)
     click.echo(f"{len(lines)} verdicts differ, {worse} for the worse")
@@ -295,18 +367,44 @@ def compare(before: Path, after: Path) -> None:
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_results
 def report(files: tuple[Path, ...], results: Path) -> None:
-    """Show conformance files again: those given, or the newest run."""
+    """Show result files again: those given, or the newest of conformance; draws the charts of a benchmark."""
+    from kvproof.report import attention, charts
     from kvproof.report.results import ResultsError, read
     from kvproof.report.terminal import show
 
     chosen = list(files) or _newest(results)
     if not chosen:
-        raise click.UsageError(f"no conformance file in {results}; run `kvproof conformance` first")
+        raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
     for path in chosen:
         try:
-            show(read(path), path)
+            file = read(path)
+            if file.header.what == "conformance":
+                show(file, path)
+                continue
         except ResultsError as error:
-            raise click.UsageError(str(error)) from error
+            raise WrongInput(str(error)) from error
+        attention.show(Console(emoji=False), file.samples)
+        for picture in charts.draw(file.samples, path.parent):
+            click.echo(picture)
+        if charts.missing():
+            click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def claims(as_json: bool) -> None:
+    """Check the figures of the chapter: counted on the reference, measured where the machine allows."""
+    from kvproof.claims import check
+    from kvproof.claims.show import as_text, show
+
+    try:
+        found = check()
+    except SubjectError as error:
+        raise WrongInput(str(error)) from error
+    if as_json:
+        click.echo(as_text(found))
+    else:
+        show(found, Console(emoji=False))
 
 
 def _use(checkout: str | None) -> None:
@@ -316,9 +414,9 @@ def _use(checkout: str | None) -> None:
 
 def _run_folder(results: Path, what: str) -> Path:
     """A new folder for this run, named by the time it began."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(100):
-        folder = results / (f"{stamp}-{what}" + (f"-{number}" if number else ""))
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for number in range(1, 101):
+        folder = results / (f"{stamp}-{what}" + (f"-{number}" if number > 1 else ""))
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -340,7 +438,7 @@ def _selected(index: specification.Spec, names: tuple[str, ...]) -> tuple[str, .
     try:
         return tuple(r.id for name in names for r in index.select(name))
     except specification.SpecError as error:
-        raise click.UsageError(str(error)) from error
+        raise WrongInput(str(error)) from error
 
 
 if __name__ == "__main__":

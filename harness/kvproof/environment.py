@@ -43,6 +43,7 @@ def describe() -> Environment:
         packages=found,
         missing=missing,
         commit=_commit(),
+        gpu=_gpu(),
     )
 
 
@@ -53,6 +54,19 @@ def _cpu() -> str:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def _gpu() -> str | None:
+    """As nvidia-smi tells it; None without one."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, "-i", "0", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def _commit() -> str | None:

@@ -90,6 +90,8 @@ class Operation(Record):
     match, block_keys, batch, csr, slots, wire, codec, reset, alloc, retain, release, release_many,
     sizing, reclaim (add `free_blocks() * block_size` fresh tokens and free them again).
     Schedulers: submit, abort, step (length of them), drain (steps until nothing is left).
+    Kernels: decode, prefill, write, copy_blocks, replay (decode captured in a graph, then replayed with
+    other inputs); `args` are fields of the case's Setting that differ in this call.
     """
 
     op: str
@@ -122,6 +124,73 @@ def _short(value: Any) -> str:
     return f"[{', '.join(map(str, value[:12]))}, ... {len(value)} in all]"
 
 
+class Setting(Record):
+    """What a call of a kernel computes with; the `args` of an operation replace fields for its call.
+
+    Rows are sequences in order, each `repeat` times. Everything drawn comes from `seed`.
+    """
+
+    dtype: str = "fp32"
+    """Of the cache; the query has the same, bf16 with fp8_e4m3."""
+    head_size: int = 64
+    kv_heads: int = 2
+    group: int = 4
+    """Query heads a KV head."""
+    lengths: tuple[int, ...]
+    """Tokens of each sequence."""
+    queries: tuple[int, ...] = ()
+    """Query tokens of each sequence, its last positions (prefill)."""
+    repeat: int = 1
+    prefix: int = 0
+    """Leading tokens that all sequences have in common."""
+    rows: tuple[int, ...] = ()
+    """Only these rows, in this order; empty for all."""
+    part: tuple[int, int] | None = None
+    """Only these positions of each sequence; the first is at the start of a block."""
+    payload: Literal["random", "coded", "rising", "falling", "spike", "large"] = "random"
+    shift: float = 0.0
+    """What is added to every score; the queries and keys of two calls that differ in it agree otherwise."""
+    probes: Literal["all", "pages"] = "all"
+    """Positions that coded queries ask for: every one, or some of every block. The next past the end too."""
+    topology: Literal[
+        "identity", "reversed", "shuffled", "interleaved", "shared", "highest", "wide", "flush"
+    ] = "shuffled"
+    spare: int = 2
+    """Columns of the table beyond the longest row."""
+    padding: Literal["foreign", "negative", "huge"] = "foreign"
+    """What entries past the end of a row hold: a block of somebody else, -1 and less, or 2^31 - 1."""
+    poison: Literal["", "nan", "inf", "-inf"] = ""
+    """What lies in all slots that no row may read; empty for large finite values."""
+    poisoned: Literal["k", "v", "kv"] = "kv"
+    guard: Literal["after", "before"] = "after"
+    """On which side of each tensor the memory ends."""
+    block_size: int = 0
+    """Of this call; 0 for the case's."""
+    sparse: bool = False
+    """The pool is larger than memory: only blocks in use are backed."""
+    features: dict[str, float] = Field(default_factory=dict)
+    """softcap, window, k_scale, v_scale; alibi: the steepest slope."""
+    slots: tuple[int, ...] = ()
+    """Of write: where each new token goes."""
+    source: str = ""
+    """Of write: dtype of the new tokens; empty for the query's."""
+    pairs: tuple[tuple[int, int], ...] = ()
+    """Of copy_blocks."""
+    refuse: str = ""
+    """What is wrong with the call, which must be refused."""
+    seed: int = 0
+
+    @property
+    def query_dtype(self) -> str:
+        return "bf16" if self.dtype == "fp8_e4m3" else self.dtype
+
+    def __str__(self) -> str:
+        lengths = _short(self.lengths)
+        features = "".join(f", {name} {value:g}" for name, value in self.features.items())
+        heads = f"{self.kv_heads * self.group} query heads on {self.kv_heads} KV heads of {self.head_size}"
+        return f"{self.dtype}, {heads}, lengths {lengths}, {self.topology} table{features}"
+
+
 class Case(Record):
     """A history, the pool it runs on, and the requirement it aims at."""
 
@@ -138,17 +207,25 @@ class Case(Record):
     history: tuple[Operation, ...] = ()
     stands_for: tuple[str, ...] = ()
     """Findings of these requirements also count against the aim: the scene defines the aim."""
+    kernel: Setting | None = None
+    """A case that has one is about a kernel; each operation is one call of it."""
     note: str = ""
     """The class of fault it is after, and what would go wrong."""
     seed: int | None = None
+    implementation: str = ""
+    """In a saved failure: who showed it. It is replayed there unless another one is named."""
 
     @property
     def profile(self) -> str:
+        if self.kernel is not None:
+            return "kernel"
         return "manager" if self.max_seqs is None else "scheduler"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Arguments of the factory."""
+        if self.kernel is not None:
+            return ()
         if self.max_seqs is None or self.max_tokens is None:
             return (self.num_blocks, self.block_size)
         return (self.num_blocks, self.block_size, self.max_seqs, self.max_tokens)
@@ -168,7 +245,8 @@ class Observation(Record):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     outcome: str
-    """ok, skipped, OutOfBlocks, Refused, UnknownSequence, BadInput, BadSlots, error, or unserved."""
+    """ok, skipped, OutOfBlocks, Refused, UnknownSequence, BadInput, BadSlots, error, or unserved.
+    Kernels also: fault (a sanitizer stopped it), raised (an exception where a refusal is due)."""
     value: Any = None
     detail: str = ""
     """Message of the exception, or the traceback's last lines for `error`."""
@@ -231,6 +309,8 @@ class Environment(Record):
     missing: dict[str, str]
     """What is not here and what does not run for that: {"torch": "kernel and rank profiles"}."""
     commit: str | None = None
+    gpu: str | None = None
+    """Name of the first NVIDIA GPU and its driver."""
 
 
 class Header(Record):
@@ -287,6 +367,8 @@ class Result(Record):
     replay: str = ""
     vector: str = ""
     milliseconds: float = 0.0
+    margin: float | None = None
+    """Kernels: the largest error of the case over its bound; above 1 is a failure."""
 
 
 class Sample(Record):
@@ -322,6 +404,8 @@ class Footer(Record):
     failed: int
     exit_status: int
     seconds: float
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """Why the factory refused a shape -> how many of the cases have it."""
 
 
 Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]

@@ -97,13 +97,22 @@ def _replayed(run: Replayed, first: Replayed, point: Point, cal: float) -> Sampl
         "ns_block": ns_block,
         "ns_block_per_cal": ns_block / cal,
     }
-    if run is not first and first.nanoseconds and not first.invalid:
+    if run is not first and first.nanoseconds and not first.invalid:  # over the requests that both served
         rows = min(len(run.nanoseconds), len(first.nanoseconds))
         ratio = ratio_interval(run.nanoseconds[:rows], first.nanoseconds[:rows], resamples=500)
         counters |= dict(zip(("ratio", "ratio_low", "ratio_high"), ratio, strict=True))
-    note = "" if run.judged() else "not judged against the exact counts: promises no lru-tail order"
+    notes = [] if run.judged() else ["not judged against the exact counts: promises no lru-tail order"]
+    if len(run.nanoseconds) < len(first.nanoseconds):
+        notes.insert(0, f"stopped after {len(run.nanoseconds)} of {len(first.nanoseconds)} requests")
     return _sample(
-        run.subject.name, point, "us/request", (low, median, high), len(run.nanoseconds), counters, note, cal
+        run.subject.name,
+        point,
+        "us/request",
+        (low, median, high),
+        len(run.nanoseconds),
+        counters,
+        "; ".join(notes),
+        cal,
     )
 
 

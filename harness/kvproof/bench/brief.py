@@ -70,7 +70,8 @@ def number(x: float) -> str:
 
 def rows(samples: Sequence[Sample]) -> tuple[list[str], list[Row]]:
     """The implementations, and a row for each telling point that was run."""
-    names = list(dict.fromkeys(s.implementation for s in samples))
+    told = {telling.cell for telling in TELLING}
+    names = list(dict.fromkeys(s.implementation for s in samples if s.cell in told))
     found = []
     for telling in TELLING:
         points: dict[str, dict[str, Sample]] = {}
@@ -80,7 +81,8 @@ def rows(samples: Sequence[Sample]) -> tuple[list[str], list[Row]]:
         for point in points.values():
             some = next((s for s in point.values() if s.rounds), next(iter(point.values())))
             what = telling.what.format(**{k: _plainly(k, v) for k, v in some.parameters.items()})
-            cells = tuple(_cell(point.get(name), telling) for name in names)
+            most = max(_requests(s) for s in point.values())
+            cells = tuple(_cell(point.get(name), telling, most) for name in names)
             found.append(Row(what, telling.unit or some.unit, cells))
     return names, found
 
@@ -93,11 +95,20 @@ def _plainly(name: str, value: Any) -> Any:
     return value
 
 
-def _cell(s: Sample | None, telling: Telling) -> str:
+def _requests(s: Sample) -> float:
+    """Of a trace, that it has served; 0 in other cells."""
+    return s.counters.get("requests_run", s.counters.get("finished", 0)) if s.rounds else 0
+
+
+def _cell(s: Sample | None, telling: Telling, most: float) -> str:
+    """`most`: requests that another implementation has served; figures of fewer do not compare."""
     if s is None:
         return ""
     if not s.rounds:
         return _why(s.note)
+    if _requests(s) < most:
+        value = s.counters.get(telling.value, float("nan")) if telling.value else s.median
+        return f"{number(value)}, only {_requests(s):,.0f} of {most:,.0f} requests"
     if telling.value == "hit_rate":
         return f"{s.counters['hit_rate']:.4f} ({s.counters['ceiling']:.4f})"
     if telling.value:

@@ -11,9 +11,12 @@ from typing import Any
 
 from kvproof.bench.cells import CELLS
 
-FILES = ("manager.toml", "scheduler.toml")
+FILES = {"manager": "manager.toml", "scheduler": "scheduler.toml", "kernel": "attention.toml"}
+"""The matrix of each profile."""
 APART = ("memory", "replay", "waste", "scheduler_replay")
 """Cells that are not timed round by round: a process of their own, or a trace."""
+ATTENTION = ("attention", "attention_topology", "attention_shape")
+"""Cells of kernels: their points are measured in groups."""
 
 
 class BadMatrix(ValueError):
@@ -32,15 +35,25 @@ class Point:
         return f"{self.cell}({', '.join(f'{k}={v}' for k, v in self.parameters.items())})"
 
 
-def load(folder: Path, cells: Sequence[str] | None, quick: bool) -> list[Point]:
-    """Points of the chosen cells (None: all), in the order of the files.
+def load(
+    folder: Path,
+    cells: Sequence[str] | None,
+    quick: bool,
+    profiles: Sequence[str] = tuple(FILES),
+    device: bool = False,
+) -> list[Point]:
+    """Points of the chosen cells (None: all) of these profiles, in the order of the files.
+
+    Args:
+        device: a quick run is one on a GPU.
 
     Raises:
-        BadMatrix: a cell is unknown, or its entry has other keys than text, parameters, quick, settings.
+        BadMatrix: a cell is unknown, or its entry has other keys than text, parameters, quick, device,
+            settings.
     """
-    known = [*CELLS, *APART]
+    known = [*CELLS, *APART, *ATTENTION]
     matrix: dict[str, tuple[str, dict[str, Any]]] = {}
-    for path in (folder / "scenarios" / name for name in FILES):
+    for path in (folder / "scenarios" / FILES[name] for name in profiles):
         if path.is_file():
             entries = tomllib.loads(path.read_text(encoding="utf-8"))
             matrix |= {name: (path.name, entry) for name, entry in entries.items()}
@@ -49,10 +62,13 @@ def load(folder: Path, cells: Sequence[str] | None, quick: bool) -> list[Point]:
             raise BadMatrix(f"cell {name!r}: allowed are {', '.join(known)}")
     points = []
     for name, (file, entry) in matrix.items():
-        extra = set(entry) - {"text", "parameters", "quick", "settings"}
-        parameters = entry.get("parameters", {}) | (entry.get("quick", {}) if quick else {})
+        extra = set(entry) - {"text", "parameters", "quick", "device", "settings"}
+        short = entry.get("device" if device and "device" in entry else "quick", {})
+        parameters = entry.get("parameters", {}) | (short if quick else {})
         if extra or set(parameters) != set(entry.get("parameters", {})):
-            raise BadMatrix(f"{file}: [{name}] allows text, parameters, quick with some of these, settings")
+            raise BadMatrix(
+                f"{file}: [{name}] allows text, parameters, quick and device with some of these, settings"
+            )
         if cells is None or name in cells:
             points += [
                 Point(name, dict(zip(parameters, values, strict=True)), entry.get("settings", {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from kvproof.bench.cells import CELLS
 from kvproof.bench.clock import calibrate, quiet
@@ -26,6 +26,17 @@ LONGEST_CELL_S = 20.0
 
 Pedantic = Callable[..., Any]
 """`benchmark.pedantic` of pytest-benchmark."""
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """What the in-process pytest run drives: each of its points is one benchmark."""
+
+    points: Sequence[Any]
+
+    def measure(self, point: Any, pedantic: Pedantic) -> None:
+        """Measure one point; its rounds are those of one call of `pedantic`."""
+        ...
 
 
 @dataclass

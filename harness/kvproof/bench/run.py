@@ -1,4 +1,4 @@
-"""`kvproof bench`: implementations side by side, and a trace replayed and served."""
+"""`kvproof bench`: implementations side by side, a trace replayed and served, and attention."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from kvproof import spec
 from kvproof.bench import tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
-from kvproof.bench.matrix import APART, Point, load
-from kvproof.bench.measure import Job
+from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
+from kvproof.bench.matrix import APART, ATTENTION, FILES, Point, load
+from kvproof.bench.measure import Job, Timed
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.test_control_plane import PLUGIN
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Sample
+from kvproof.report import attention
 from kvproof.report.results import ResultWriter
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
+KERNELS = {
+    "cpu": ("cpu_kernel", "torch_sdpa:make_gather"),
+    "cuda": (
+        "cuda",
+        "torch_sdpa:make_gather",
+        "flash_attn",
+        "flash_attn_3",
+        "flash_attn_4",
+        "flashinfer",
+        "vllm_kernel",
+    ),
+}
+"""Kernels that are measured on a device where none is named."""
 CAPACITY = (262_144, 1_048_576)
 """Tokens: a GPU of 141 GB holds under a million tokens of an 8B model at 128 KiB a token."""
 SERVED_CAPACITY = (1_048_576,)
@@ -41,6 +57,8 @@ REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
 SERVE_S = {True: 60.0, False: 300.0}
 """The same for a scheduler that serves the trace."""
+ATTENTION_S = {True: 0.3, False: 3.0}
+"""Seconds for the rounds of one kernel at one point, quick or not."""
 SYNTHETIC_REQUESTS = 1000
 PIPE_WIDTH = 110
 
@@ -58,6 +76,8 @@ class Plan:
     capacity: Sequence[int]
     quick: bool
     seed: int
+    kernels: Sequence[KernelSubject] = ()
+    device: str = "cpu"
 
 
 def run(
@@ -70,11 +90,13 @@ def run(
     seed: int,
     out: Path,
     quiet: bool,
+    profile: str | None = None,
+    device: str = "cpu",
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
     Args:
-        impls: implementations to find; none: the reference beside the plain one.
+        impls: implementations to find; none: the reference beside the plain one, and kernels.
         trace: Mooncake or Azure file, gzip-compressed or not; None: a seeded synthetic trace.
         capacity: capacities of the replayed cache in tokens, 0 for no bound; none: 256 Ki and 1 Mi,
             for a scheduler 1 Mi.
@@ -84,6 +106,8 @@ def run(
         seed: of the synthetic trace.
         out: folder that holds all runs.
         quiet: no progress and no table, only the path of the report.
+        profile: manager, scheduler or kernel; None: all that the implementations are for.
+        device: "cpu" or "cuda", where kernels are measured.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -100,41 +124,94 @@ def run(
                 raise ValueError(
                     f"capacity {tokens}: allowed are 0 and at least one block of {block_size} tokens"
                 )
-        points = load(spec.find(), cells, quick)
+        if device == "cuda" and not has_gpu():
+            console.print("PRECONDITION: no GPU that torch can use; nothing was measured")
+            return 3
+        subjects, kernels = _open(impls, profile, cells, device, block_size, console)
+        profiles = [profile] if profile else [p for p in FILES if (kernels if p == "kernel" else subjects)]
+        points = load(spec.find(), cells, quick, profiles, device == "cuda")
         if traces.TRACE_BLOCK % block_size and any(p.cell in ("replay", "scheduler_replay") for p in points):
             raise ValueError(f"block size {block_size}: a replay allows divisors of {traces.TRACE_BLOCK}")
         requests = traces.read(trace) if trace else traces.synthetic(seed, SYNTHETIC_REQUESTS)
-        subjects: list[Subject] = []
-        for name in impls or DEFAULT:
-            implementation = find(name)
-            missing = implementation.missing()
-            for what, how in missing.items():
-                console.print(f"PRECONDITION {name}: no {what}: {how}", markup=False, highlight=False)
-            if not missing:
-                subject = open_subject(implementation, block_size)
-                again = sum(s.spec == subject.spec for s in subjects)
-                if again:  # twice the same one: how far apart two equal ones are measured
-                    subject.name += f" #{again + 1}"
-                subjects.append(subject)
     except (ValueError, OSError, SubjectError, spec.SpecError) as e:
         console.print(str(e), markup=False, highlight=False)
         return 2
-    if not subjects or not points:
+    if not (subjects or kernels) or not points:
         console.print("nothing to measure: no implementation can run here")
         return 3
-    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed)
+    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed, kernels, device)
     return measure(plan, out, console, quiet)
+
+
+def _defaults(profile: str | None, cells: Sequence[str] | None, device: str) -> Sequence[str]:
+    """Who is measured where nobody is named: those that the chosen cells are about."""
+    if profile:
+        return KERNELS[device] if profile == "kernel" else DEFAULT
+    asked = {cell in ATTENTION for cell in cells} if cells else {True, False}
+    return [name for kernel in sorted(asked) for name in (KERNELS[device] if kernel else DEFAULT)]
+
+
+def has_gpu() -> bool:
+    """Whether torch is here and can use a GPU."""
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _open(
+    impls: Sequence[str],
+    profile: str | None,
+    cells: Sequence[str] | None,
+    device: str,
+    block_size: int,
+    console: Console,
+) -> tuple[list[Subject], list[KernelSubject]]:
+    """Managers and schedulers, and kernels, of the names; says which cannot run here, and why."""
+    subjects: list[Subject] = []
+    kernels: list[KernelSubject] = []
+    for name in impls or _defaults(profile, cells, device):
+        implementation = find(name)
+        missing = implementation.missing()
+        if not missing and find_spec("torch") is None and is_kernel(implementation):
+            missing = {"torch": "pip install torch"}
+        for what, how in missing.items():
+            console.print(f"PRECONDITION {name}: no {what}: {how}", markup=False, highlight=False)
+        if missing:
+            continue
+        try:
+            kernel = is_kernel(implementation)
+            opened = open_kernel(implementation) if kernel else open_subject(implementation, block_size)
+        except SubjectError as e:
+            if impls:
+                raise
+            # Somebody else's package that is installed and broken must not end the run of all others.
+            console.print(f"PRECONDITION {name}: {e}", markup=False, highlight=False, soft_wrap=True)
+            continue
+        if profile and (profile == "kernel") != isinstance(opened, KernelSubject):
+            raise ValueError(f"{name}: it does not belong to the profile {profile}")
+        known: list[Subject | KernelSubject] = [*subjects, *kernels]
+        again = sum(s.spec == opened.spec for s in known)
+        if again:  # twice the same one: how far apart two equal ones are measured
+            opened.name += f" #{again + 1}"
+        if isinstance(opened, KernelSubject):
+            kernels.append(opened)
+        else:
+            subjects.append(opened)
+    return subjects, kernels
 
 
 def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
     """Measure opened subjects; arguments and answer as in `run`."""
     started, now = time.monotonic(), datetime.now(UTC)
     folder = _fresh(out, f"{now:%Y%m%dT%H%M%SZ}-bench")
+    opened: list[Subject | KernelSubject] = [*plan.subjects, *plan.kernels]
     header = Header(
         what="bench",
-        implementation=", ".join(s.name for s in plan.subjects),
-        version=", ".join(s.version for s in plan.subjects),
-        capabilities=tuple(sorted(plan.subjects[0].capabilities)),
+        implementation=", ".join(s.name for s in opened),
+        version=", ".join(s.version for s in opened),
+        capabilities=tuple(sorted(opened[0].capabilities)),
         seed=plan.seed,
         started=now.isoformat(timespec="seconds"),
         command=shlex.join(["kvproof", *sys.argv[1:]]),
@@ -149,6 +226,8 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
         def emit(sample: Sample) -> None:
             samples.append(sample)
             file.write(sample)
+            if plan.device == "cuda" and not quiet:  # time on a device is short: nothing waits for the end
+                console.print(attention.line(sample), markup=False, highlight=False, soft_wrap=True)
             if sample.note.startswith("INVALID"):
                 findings.append(
                     f"{sample.implementation}, {Point(sample.cell, sample.parameters)}: {sample.note}"
@@ -159,6 +238,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
+                findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
             complete = False
             findings.append("broken off from the keyboard")
@@ -197,7 +277,7 @@ def _fresh(out: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[Point], None]]:
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[object], None]]:
     """A bar on the terminal, nothing elsewhere; told each point before it is measured."""
     console = Console(file=sys.stderr)  # named now: the in-process pytest run swaps sys.stderr
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -209,7 +289,7 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[Point], None]]:
 class _Bridge:
     """Hands the job to the in-process pytest run, and keeps what failed there."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Timed) -> None:
         self.job = job
         self.failures: list[str] = []
 
@@ -222,12 +302,34 @@ class _Bridge:
             self.failures.append(f"{report.nodeid.split('::')[-1]}: {lines[-1] if lines else 'failed'}")
 
 
-def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[Point], None]) -> list[str]:
+def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
     """The timed cells, run by pytest-benchmark; returns what failed outside the subjects."""
-    points = [p for p in plan.points if p.cell not in APART]
-    if not points:
+    points = [p for p in plan.points if p.cell not in (*APART, *ATTENTION)]
+    if not points or not plan.subjects:
         return []
-    bridge = _Bridge(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell))
+    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell))
+
+
+def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
+    """The cells of kernels, run in the same way; returns what failed outside the kernels."""
+    points = [p for p in plan.points if p.cell in ATTENTION]
+    if not points or not plan.kernels:
+        return []
+    from kvproof.bench.attention import AttentionJob, Group, groups
+
+    def started(group: Group) -> None:
+        for point in group.points:
+            tell(point)
+
+    seconds, some = ATTENTION_S[plan.quick], groups(points)
+    return _timed(
+        AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
+    )
+
+
+def _timed(job: Timed) -> list[str]:
+    """One pytest-benchmark run in this process; returns what failed outside the subjects."""
+    bridge = _Bridge(job)
     here = Path(__file__).parent
     arguments = [str(here / "test_control_plane.py"), f"--rootdir={here}", "-c", str(here / "pytest.ini")]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-s", "-q"]
@@ -252,7 +354,7 @@ def _apart(
     plan: Plan,
     emit: Callable[[Sample], None],
     series: list[dict[str, Any]],
-    tell: Callable[[Point], None],
+    tell: Callable[[object], None],
 ) -> list[str]:
     """Memory, replay, waste and serving, which adds to `series`; returns differences from exact counts."""
     differences = []

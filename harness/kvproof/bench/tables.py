@@ -15,6 +15,7 @@ from rich.table import Table
 from kvproof.bench import brief, upright
 from kvproof.bench.brief import number
 from kvproof.records import Header, Sample
+from kvproof.report import attention, charts
 
 
 def _parameters(s: Sample) -> str:
@@ -45,7 +46,7 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
         "# Benchmark",
         "",
         f"Implementations: {header.implementation}. Seed {header.seed}, started {header.started}.",
-        f"{e.cpu}, {e.cores} cores, {e.memory_gib} GiB, Python {e.python}, "
+        f"{e.cpu}, {e.cores} cores, {e.memory_gib} GiB, {f'{e.gpu}, ' if e.gpu else ''}Python {e.python}, "
         + ", ".join(f"{k} {v}" for k, v in e.packages.items())
         + f", kvproof {e.kvproof}{f' at {e.commit[:12]}' if e.commit else ''}.",
         "",
@@ -58,8 +59,13 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
     for cell in data["cell"].unique() if len(data) else []:
         part = data[data["cell"] == cell].dropna(axis="columns", how="all")
         here = [s for s in samples if s.cell == cell]
-        table = upright.table(here) if cell == SERVED else _cell(part)
-        lines += ["", f"## {cell}", "", table.to_markdown(index=False, disable_numparse=True)]
+        lines += ["", f"## {cell}"]
+        if cell.startswith(attention.CELL):
+            table, same = attention.table(here, interval=True)
+            lines += ["", f"In all rows: {same}."] if same else []
+        else:
+            table = upright.table(here) if cell == SERVED else _cell(part)
+        lines += ["", table.to_markdown(index=False, disable_numparse=True)]
         if cell == SERVED:
             lines += ["", upright.caption(here)]
         if cell in NOTES:
@@ -72,6 +78,7 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
 SERVED = "scheduler_replay"
 
 NOTES = {
+    "attention": attention.NOTE,
     "evict": "Every block of the pool holds cached content, and prompts arrive that were never seen. Each is "
     "looked up in vain, takes its blocks by eviction, is published and freed; the time of these three calls "
     "is divided by its blocks. So prompts of 16 blocks show what the calls cost, and prompts of 512 what a "
@@ -125,15 +132,15 @@ def _counter(x: float, fraction: bool) -> str:
 
 
 def terminal(console: Console, samples: Sequence[Sample]) -> None:
-    """The short table: a row a telling point, a column an implementation."""
+    """The short tables: telling points of managers and schedulers, and all of attention."""
     names, found = brief.rows(samples)
-    if not found:
-        return
-    table = Table("", "unit", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for row in found:
-        table.add_row(*map(escape, (row.what, row.unit, *row.cells)))
-    console.print(table)
-    console.print(brief.CAPTION, markup=False, highlight=False)
+    if found:
+        table = Table("", "unit", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for row in found:
+            table.add_row(*map(escape, (row.what, row.unit, *row.cells)))
+        console.print(table)
+        console.print(brief.CAPTION, markup=False, highlight=False)
+    attention.show(console, samples)
 
 
 def write(
@@ -143,10 +150,12 @@ def write(
     differences: Sequence[str],
     series: Sequence[dict[str, Any]],
 ) -> Path:
-    """Write bench.csv, scheduler_series.csv if there are such points, and bench.md, whose path it returns."""
+    """Write bench.csv and bench.md, whose path it returns; series and charts where there are points."""
     frame(samples).to_csv(folder / "bench.csv", index=False)
     if series:
         pd.DataFrame(series).to_csv(folder / "scheduler_series.csv", index=False, float_format="%.6g")
     path = folder / "bench.md"
-    path.write_text(markdown(header, samples, differences), encoding="utf-8")
+    pictures = [f"![{p.stem}]({p.name})" for p in charts.draw(samples, folder) if p.suffix == ".svg"]
+    text = markdown(header, samples, differences) + "".join(f"\n{line}\n" for line in pictures)
+    path.write_text(text, encoding="utf-8")
     return path

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvproof.bench.matrix import Point
-from kvproof.bench.measure import Job
+from kvproof.bench.measure import Timed
 
 PLUGIN = "kvproof-bench-job"
 """Name under which the running job is registered; without it there is nothing to measure."""
@@ -15,13 +14,13 @@ PLUGIN = "kvproof-bench-job"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     job = metafunc.config.pluginmanager.get_plugin(PLUGIN)
-    points = job.points if isinstance(job, Job) else []
+    points = job.points if isinstance(job, Timed) else []
     metafunc.parametrize("point", points, ids=[str(p) for p in points])
 
 
-def test_point(benchmark: Any, point: Point, request: pytest.FixtureRequest) -> None:
+def test_point(benchmark: Any, point: Any, request: pytest.FixtureRequest) -> None:
     job = request.config.pluginmanager.get_plugin(PLUGIN)
-    assert isinstance(job, Job)
+    assert isinstance(job, Timed)
 
     def pedantic(target: Any, **options: Any) -> list[float]:
         benchmark.pedantic(target, **options)

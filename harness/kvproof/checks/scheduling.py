@@ -53,8 +53,8 @@ class _Operation:
             yield from self._died()
         elif op.op in ("step", "drain") and seen.outcome not in ("ok", "skipped"):
             got = f"{seen.outcome}: {seen.detail}"
-            yield self.finding("SCHED-005", "plan and feed answer: what runs out is theirs to handle", got)
-            yield from self._died()
+            lost = self.finding("SCHED-005", "plan and feed answer: what runs out is theirs to handle", got)
+            yield from list(self._died()) or [lost]
         elif op.op == "drain":
             yield from self._drained()
         if seen.free is not None and not any(r.open for r in model.requests.values()):
@@ -73,7 +73,7 @@ class _Operation:
         request = self.model.request(op.seq, list(op.tokens or ()), args)
         if seen.outcome == "ok":
             self.model.requests[op.seq] = request
-        elif seen.outcome != "error" and self.model.surely_fits(request):
+        elif seen.outcome != "error" and not self.model.never_fits(request):
             got = f"{seen.outcome}: {seen.detail}"
             yield self.finding("SCHED-005", f"{op} fits the pool and is accepted", got)
 
@@ -88,7 +88,7 @@ class _Operation:
 
     def _died(self) -> Iterator[Finding]:
         """A step has ended in an exception while a request was there that can never fit."""
-        huge = [r.rid for r in self.model.requests.values() if r.open and not self.model.surely_fits(r)]
+        huge = [r.rid for r in self.model.requests.values() if r.open and self.model.never_fits(r)]
         if huge:
             text = f"{huge[0]} can never fit: it is refused and the others go on"
             yield self.finding("SCHED-004", text, self.seen.detail)
@@ -96,7 +96,7 @@ class _Operation:
     def _drained(self) -> Iterator[Finding]:
         left = [r for r in self.model.requests.values() if r.open]
         huge = [r.rid for r in left if self.model.never_fits(r)]
-        small = {r.rid: r.state for r in left if self.model.surely_fits(r)}
+        small = {r.rid: r.state for r in left if not self.model.never_fits(r)}
         steps = len(self.seen.value or [])
         if huge:
             got = f"still there after {steps} steps" + (f", and behind it {small}" if small else "")
@@ -169,7 +169,7 @@ class _Operation:
     def _rejected(self, step: dict[str, Any]) -> Iterator[Finding]:
         for rid, reason in step["rejected"]:
             request = self.model.requests.get(rid)
-            if request is not None and request.open and self.model.surely_fits(request):
+            if request is not None and request.open and not self.model.never_fits(request):
                 yield self.finding("SCHED-005", f"{rid} fits the pool and is served", f"rejected: {reason}")
             if not reason:
                 yield self.finding("SCHED-004", f"a reason for rejecting {rid}", "none")
@@ -238,7 +238,7 @@ class _Operation:
                 yield self.finding("SCHED-003", text, _plan(step))
 
     def _row(self, request: Request, lo: int, hi: int, table: tuple[int, ...]) -> Iterator[Finding]:
-        rid, length, got = request.rid, len(request.tokens), f"positions {lo}..{hi - 1}"
+        rid, length, got = request.rid, len(request.tokens), f"positions [{lo}, {hi})"
         if hi <= lo:
             yield self.finding("SCHED-002", f"work for {rid}", got)
         if lo < 0 or hi > length:
@@ -260,7 +260,7 @@ class _Operation:
             for position, serial in enumerate(step["reads"].get(rid, [])[: len(request.prints)]):
                 got = self.model.written.get(serial)
                 if got != request.prints[position]:
-                    text = f"{rid}, computing {lo}..{hi - 1}, reads its own history at position {position}"
+                    text = f"{rid}, computing [{lo}, {hi}), reads its own history at position {position}"
                     holds = "a slot never written" if got is None else "the KV of another history"
                     for name in ("SCHED-003", "PREEMPT-001") if request.preemptions else ("SCHED-003",):
                         yield self.finding(name, text, holds)
@@ -302,4 +302,4 @@ WAITING = ("waiting", "preempted")
 
 
 def _plan(step: dict[str, Any]) -> str:
-    return ", ".join(f"{rid}: {lo}..{hi - 1}" for rid, lo, hi, _ in step["rows"]) or "an empty plan"
+    return ", ".join(f"{rid}: [{lo}, {hi})" for rid, lo, hi, _ in step["rows"]) or "an empty plan"

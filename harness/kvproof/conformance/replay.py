@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
 from kvproof import spec
-from kvproof.conformance.session import Session, Settings
+from kvproof.conformance.session import FACTORIES, Session, Settings, first_look
 from kvproof.histories.build import runnable
-from kvproof.records import Case
+from kvproof.records import Case, Finding
 from kvproof.subjects import find
-from kvproof.subjects.host import Worker
+from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT, Worker
 
 
 def load_vector(path: Path) -> Case:
@@ -36,34 +38,52 @@ def replay_vector(path: Path, where: str, console: Console) -> bool:
     Raises:
         SubjectError, ValueError: the implementation or the vector cannot be used.
     """
-    case, implementation = load_vector(path), find(where)
-    with Worker(implementation) as worker:
-        session = Session(
-            worker, spec.load(), Settings(), worker.describe(case.num_blocks + 1, case.block_size)
-        )
+    case = load_vector(path)
+    implementation = find(where, FACTORIES[case.profile])
+    limit = KERNEL_CALL_LIMIT if case.kernel is not None else CALL_LIMIT
+    with Worker(implementation, limit) as worker:
+        description = first_look(worker, case.profile)
+        session = Session(worker, spec.load(), Settings(profile=case.profile), description)
         lacking = runnable(case, session.gates)
         if lacking:
             console.print(f"{where}: UNSUPPORTED: needs {', '.join(sorted(lacking))}", markup=False)
             return False
         outcome, findings = session.run(case)
     console.print(f"{where}: {case.num_blocks} blocks of {case.block_size} tokens", markup=False)
+    if case.kernel is not None:
+        _line(console, str(case.kernel), "dim")
     for step, op in enumerate(case.history):
         if step >= len(outcome.observations):
             break
         seen = outcome.observations[step]
-        tables = ", ".join(f"{s}: {list(t)}" for s, t in seen.tables.items())
-        value = f" = {seen.value}" if seen.value is not None else ""
+        value = f" = {seen.value}" if seen.value is not None and case.profile == "manager" else ""
         _line(console, f"{step:>3}  {op} -> {seen.outcome}{value}")
-        _line(console, f"       tables {{{tables}}}  free {seen.free}", "dim")
-        for finding in findings:
-            if finding.step == step:
-                _line(console, f"     {finding.requirement}: expected {finding.expected}", "bold red")
-                _line(console, f"     {' ' * len(finding.requirement)}  got      {finding.got}", "bold red")
+        for line in _steps(seen.value) if case.profile == "scheduler" else ():
+            _line(console, f"       {line}", "dim")
+        tables = ", ".join(f"{s}: {list(t)}" for s, t in seen.tables.items())
+        if case.kernel is None:
+            _line(console, f"       {f'tables {{{tables}}}  ' if tables else ''}free {seen.free}", "dim")
+        _found(console, [f for f in findings if f.step == step])
+    _found(console, [f for f in findings if f.step >= len(outcome.observations)])
     if outcome.end != "complete":
         _line(console, f"ended at step {outcome.step}: {outcome.end}: {outcome.detail}", "bold red")
     if not findings and outcome.end == "complete":
         _line(console, "no finding", "green")
     return bool(findings) or outcome.end != "complete"
+
+
+def _found(console: Console, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        _line(console, f"     {finding.requirement}: expected {finding.expected}", "bold red")
+        _line(console, f"     {' ' * len(finding.requirement)}  got      {finding.got}", "bold red")
+
+
+def _steps(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What a scheduler planned in each step, and what became of its requests."""
+    for step in steps:
+        plan = ", ".join(f"{rid}: [{lo}, {hi}) in {table}" for rid, lo, hi, table in step["rows"])
+        ends = [(name, step.get(name)) for name in ("preempted", "rejected", "finished")]
+        yield f"plan {plan or 'nothing'}" + "".join(f"; {name} {rids}" for name, rids in ends if rids)
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

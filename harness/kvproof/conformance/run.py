@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvproof import ledger, spec
 from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.plugin import Plugin
-from kvproof.conformance.session import Session, Settings, file_name, first_look
+from kvproof.conformance.session import FACTORIES, Session, Settings, file_name, first_look
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Level, Result, Verdict
 from kvproof.report.results import ResultWriter
@@ -30,8 +30,14 @@ from kvproof.subjects.host import Worker
 FAILING = frozenset({Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS})
 TESTS = Path(__file__).parent
 STOPPED = "stopped by the user: the result file is incomplete"
-FACTORIES = {"manager": "make", "scheduler": "make_scheduler"}
-"""The factory of an implementation that is named without one, by profile."""
+OWN_KERNELS = ("cpu_kernel", "torch_gather", "torch_sdpa", "cuda_shim", "cuda_shim:make_asan")
+
+
+def default_subjects(profile: str, deep: bool) -> tuple[str, ...]:
+    """Who is judged when nobody is named."""
+    if profile != "kernel":
+        return ("reference", "plain")
+    return (*OWN_KERNELS, "cuda_shim:make_tsan") if deep else OWN_KERNELS
 
 
 @dataclass(frozen=True)
@@ -71,20 +77,22 @@ def judge_one(
 ) -> Outcome:
     index = spec.load()
     missing = implementation.missing()
+    if settings.profile == "kernel" and find_spec("torch") is None:
+        missing.setdefault("torch", "pip install torch")
     if missing:
         return _not_here(implementation, settings, index, missing)
     with Worker(implementation, settings.call_limit) as worker:
         try:
             description = first_look(worker, settings.profile)
         except SubjectError as error:
-            return Outcome(implementation, 3, None, str(error))
+            return Outcome(implementation, 2, None, " ".join(str(error).split()))
         known = ledger.load(_ledger_path(implementation), index.requirements, case_names(), DRAWN)
         session = Session(worker, index, settings, description, known)
         shown = tuple(sorted(g for g in session.gates if ":" not in g))
         header = _header(implementation, settings, index, shown)
         unknown = _unknown(index, description["capabilities"])
         if unknown:
-            return Outcome(implementation, 3, None, f"{implementation.spec}: {unknown}")
+            return Outcome(implementation, 2, None, f"{implementation.spec}: {unknown}")
         path = _free_path(settings.folder, implementation)
         session.stem = path.stem
         start = time.perf_counter()
@@ -161,6 +169,7 @@ def _footer(session: Session, seconds: float, broken: Sequence[str]) -> Footer:
         failed=len(failed),
         exit_status=status,
         seconds=round(seconds, 3),
+        left_out=dict(session.left_out),
     )
 
 
@@ -230,6 +239,6 @@ def _ledger_path(implementation: Implementation) -> Path:
 
 
 def exit_status(judged: Sequence[Outcome]) -> int:
-    """1 if anything failed, else 3 if anything is incomplete, else 0."""
+    """1 if anything failed, else 2 if one could not be opened, else 3 if anything is incomplete, else 0."""
     counts = Counter(j.exit_status for j in judged)
-    return 1 if counts[1] else 3 if counts[3] else 0
+    return next((status for status in (1, 2, 3) if counts[status]), 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,26 +12,31 @@ from typing import Any, Protocol
 
 from kvproof import ledger
 from kvproof.checks import judge
+from kvproof.checks.kernels import judge_kernel
 from kvproof.checks.scheduling import judge_scheduler
 from kvproof.histories.build import runnable
-from kvproof.histories.shrink import shrink
+from kvproof.histories.shrink import shrink, shrink_kernel
 from kvproof.oracle.model import Facts
 from kvproof.oracle.scheduling import SchedulerFacts
 from kvproof.records import SHORTEST, Case, Finding, Judged, Result, Verdict
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
+from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT, Outcome
 
-RANDOM = {"manager": "KVP-POOL-001", "scheduler": "KVP-SCHED-005"}
+RANDOM = {"manager": "KVP-POOL-001", "scheduler": "KVP-SCHED-005", "kernel": "KVP-NUM-001"}
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
 MOST_HANGS = 10
 """A subject that hangs so often is given up: each time costs the whole limit of a call."""
+FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "kernel": "make"}
+"""The factory of an implementation that is named without one, by profile."""
 FIRST_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "manager": ((8, 4), (64, 16), (256, 16), (1024, 16), (4096, 256)),
     "scheduler": ((8, 4, 4, 16), (64, 16, 4, 64), (256, 16, 8, 256), (1024, 16, 8, 1024)),
+    "kernel": ((),),
 }
 """Arguments for a first look at a subject, until it serves one."""
 _ANSWERS = ("OutOfBlocks", "Refused", "BadInput", "UnknownSequence", "ContractError")
@@ -81,11 +88,17 @@ class Session:
     results: list[Result] = field(default_factory=list)
     cases: int = 0
     hangs: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Why the factory refused a shape -> how many cases had it."""
     stem: str = "failure"
     """Begins the names of saved failures."""
     failing: dict[str, list[Case]] = field(default_factory=dict)
     """Requirement -> its shortest failing cases so far; those that known.toml excuses are not among them."""
+    lost: dict[str, tuple[Case, Result]] = field(default_factory=dict)
+    """Requirement -> the shortest case that ended in an error or a hang, and its result."""
     started: float = field(default_factory=time.monotonic)
+    margin: float | None = None
+    """Of the kernel case that was judged last: its largest error over the bound."""
     _looks: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
     """Shape -> what the subject says of itself there."""
 
@@ -98,11 +111,15 @@ class Session:
         """Capabilities, and what attributes and optional members add: reserved, match, evict:lru-tail."""
         d = self.description
         gates = set(d["capabilities"])
+        if self.settings.profile == "kernel":
+            return frozenset(gates | ({"features"} if d["limits"].get("features") else set()))
         gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
+        gates |= {"guard"} if d["guard"] is not None else set()
         gates |= {"match"} & set(d["members"])  # optional with prefix
         gates |= {f"publish:{d['publish']}", "hits:part" if "partial" in gates else "hits:whole"}
         gates |= {f"lookahead:{d['lookahead']}", f"watermark:{d['policy'].get('watermark', 0)}"}
-        gates |= set(d["policy"]) | {f"{name}:{value}" for name, value in d["policy"].items()}
+        gates |= {f"{name}:{value}" for name, value in d["policy"].items()}
+        gates |= {name for name, value in d["policy"].items() if value not in ("none", "other")}
         return frozenset(gates)
 
     def look(self, case: Case) -> dict[str, Any]:
@@ -116,6 +133,8 @@ class Session:
 
     def sized(self, case: Case) -> Case:
         """The case with so many blocks more as this subject reserves and keeps back in that shape."""
+        if case.kernel is not None:
+            return case
         sized, extra = case, _kept(case, self.description)
         for _ in range(8):  # what it keeps may grow with the pool
             sized = case.model_copy(update={"num_blocks": case.num_blocks + extra})
@@ -171,25 +190,41 @@ class Session:
         if lacking:
             reason = "needs " + ", ".join(sorted(lacking))
             return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=reason) for aim in aims]
+        unnamed = [a for a in aims if self._lacks(a)]
+        aims = [a for a in aims if a not in unnamed]
+        apart = [self.record(case.id, a, Verdict.UNSUPPORTED, reason=self._lacks(a)) for a in unnamed]
+        if apart and not aims:
+            return apart
         if self.hangs >= MOST_HANGS:
             reason = f"not run: {MOST_HANGS} calls before it gave no answer"
-            return [self.record(case.id, aim, Verdict.NOT_RUN, reason=reason) for aim in aims]
+            return apart + [self.record(case.id, aim, Verdict.NOT_RUN, reason=reason) for aim in aims]
         fields = case.model_dump(include={"id", "aim", "num_blocks", "block_size", "seed", "note"})
         self.emit(Judged(operations=len(case.history), **fields))
         start = time.perf_counter()
         outcome, findings = self.run(case)
         spent = (time.perf_counter() - start) * 1e3
         self.hangs += outcome.end == "timeout"
+        if outcome.end == "unserved" and outcome.step < 0:
+            self.left_out[_plainly(outcome.detail)] += 1
         if outcome.end == "unserved" and not findings:
-            return [self.record(case.id, aim, Verdict.UNSUPPORTED, reason=outcome.detail) for aim in aims]
+            unserved = (self.record(case.id, a, Verdict.UNSUPPORTED, reason=outcome.detail) for a in aims)
+            return apart + list(unserved)
         found = {f.requirement for f in findings}
-        results = [self._failed(case, f, findings[0], spent) for f in findings]
+        results = apart + [self._failed(case, f, findings[0], spent) for f in findings]
         for aim in aims:
             if aim not in found:
                 results.append(self._ended(case, aim, outcome, spent))
-        if not case.aim and outcome.end != "complete" and (not wanted or RANDOM[case.profile] in wanted):
+        explained = any(f.step == outcome.step for f in findings)  # a finding says what ended it
+        lost = not case.aim and outcome.end != "complete" and not explained
+        if lost and (not wanted or RANDOM[case.profile] in wanted):
             results.append(self._ended(case, RANDOM[case.profile], outcome, spent))
         return results
+
+    def _lacks(self, requirement: str) -> str:
+        """What the subject would have to name or declare to be asked for it; "" for nothing."""
+        known = self.spec.requirements.get(requirement)
+        lacking = set(known.needs) - self.gates if known else set()
+        return "needs " + ", ".join(sorted(lacking)) if lacking else ""
 
     def run(self, case: Case) -> tuple[Outcome, list[Finding]]:
         """Drive the subject through the case and judge what was seen."""
@@ -207,6 +242,10 @@ class Session:
         ]
 
     def _judge(self, case: Case, outcome: Outcome) -> list[Finding]:
+        if case.kernel is not None:
+            judged = judge_kernel(case, outcome.observations, outcome.detail if outcome.end == "died" else "")
+            self.margin = judged.margin
+            return judged.findings
         if case.profile == "scheduler":
             return judge_scheduler(case, self.scheduler_facts(case), outcome.observations)
         return judge(case, self.facts(case), outcome.observations)
@@ -227,6 +266,7 @@ class Session:
             block_size=case.block_size,
             step=finding.step,
             milliseconds=spent,
+            margin=self.margin,
         )
         if result.verdict is Verdict.FAIL:
             found = [*self.failing.get(finding.requirement, []), short]
@@ -238,19 +278,24 @@ class Session:
             return self.record(case.id, aim, Verdict.UNSUPPORTED, reason=outcome.detail)
         verdict = _ENDS.get(outcome.end)
         if verdict is None:
-            return self.record(case.id, aim, Verdict.PASS, milliseconds=spent)
+            return self.record(case.id, aim, Verdict.PASS, milliseconds=spent, margin=self.margin)
         step = max(outcome.step, 0)
-        return self.record(
+        short = case.model_copy(update={"history": case.history[: step + 1], "aim": (aim,)})
+        result = self.record(
             case.id,
             aim,
             verdict,
             reason=outcome.detail,
-            history=case.history[: step + 1],
+            history=short.history,
             num_blocks=case.num_blocks,
             block_size=case.block_size,
             step=step,
             milliseconds=spent,
         )
+        before = self.lost.get(aim)
+        if result.verdict is verdict and (before is None or len(short.history) < len(before[0].history)):
+            self.lost[aim] = short, result
+        return result
 
     def record(self, case: str, requirement: str, verdict: Verdict, **fields: Any) -> Result:
         """Keep a result and hand it on."""
@@ -277,9 +322,6 @@ class Session:
             small = small.model_copy(
                 update={"history": small.history[: finding.step + 1], "aim": (requirement,)}
             )
-            path = self.settings.folder / "failures" / f"{self.stem}-{requirement}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(small.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
             yield self.record(
                 case.id + SHORTEST,
                 requirement,
@@ -291,12 +333,32 @@ class Session:
                 num_blocks=small.num_blocks,
                 block_size=small.block_size,
                 step=finding.step,
-                replay=f"kvproof replay {path} --impl {self.worker.implementation.spec}",
-                vector=str(path),
+                **self._saved(small, requirement),
             )
+        for requirement, (case, result) in sorted(self.lost.items()):
+            if requirement not in self.failing:  # not shrunk: a hang costs the limit of a call each time
+                saved = result.model_copy(update=self._saved(case, requirement))
+                self.results.append(saved)
+                self.emit(saved)
+                yield saved
+
+    def _saved(self, case: Case, requirement: str) -> dict[str, str]:
+        """The case goes into a file; the line that replays it, and the path."""
+        implementation = self.worker.implementation
+        checkout = f" --checkout {os.environ[CHECKOUT_VARIABLE]}" if implementation.checkout else ""
+        path = self.settings.folder / "failures" / f"{self.stem}-{requirement}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        named = case.model_copy(update={"implementation": implementation.spec})
+        path.write_text(named.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
+        return {"replay": f"kvproof replay {path}{checkout}", "vector": str(path)}
 
     def _shrunk(self, case: Case, requirement: str) -> Case:
-        return shrink(case, lambda c: self._shows(c, requirement) is not None, budget=250)
+        def shows(c: Case) -> bool:
+            return self._shows(c, requirement) is not None
+
+        return (
+            shrink(case, shows, budget=250) if case.kernel is None else shrink_kernel(case, shows, budget=40)
+        )
 
     def _shows(self, case: Case, requirement: str) -> Finding | None:
         _, findings = self.run(case)
@@ -319,6 +381,11 @@ def first_look(worker: Driven, profile: str) -> dict[str, Any]:
                 break  # no refusal of the shape
     assert blocked is not None
     raise blocked
+
+
+def _plainly(refusal: str) -> str:
+    """make(8, 1): Refused: why at adapter.py:20 -> Refused: why."""
+    return refusal.partition("): ")[2].rpartition(" at ")[0] or refusal
 
 
 def _kept(case: Case, description: dict[str, Any]) -> int:

@@ -2,49 +2,112 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvproof import spec
+from kvproof.conformance.session import FACTORIES
 from kvproof.histories.build import History, needed_by
-from kvproof.records import Operation
-from kvproof.subjects import find
-from kvproof.subjects.host import Worker
+from kvproof.histories.directed.scheduling import Load
+from kvproof.histories.kernels import Serves, Template, Unserved, call
+from kvproof.records import Case, Operation
+from kvproof.subjects import SubjectError, find
+from kvproof.subjects.host import KERNEL_CALL_LIMIT, Worker
+from kvproof.subjects.making import TAKES
 
-REQUIRED = ("add", "append", "commit", "free", "table", "free_blocks")
+REQUIRED = {
+    "manager": ("add", "append", "commit", "free", "table", "free_blocks"),
+    "scheduler": ("submit", "has_work", "plan", "feed", "abort", "preempted", "free_blocks"),
+    "kernel": ("decode", "layout", "limits"),
+}
+PROFILES = {
+    "manager": ("manager", "pool"),
+    "scheduler": ("scheduler", "manager"),
+    "kernel": ("kernel",),
+}
+"""Profiles whose capabilities a subject may name."""
+SHAPES = {"manager": (16, 4), "kernel": (), "scheduler": (16, 4, 4, 64)}
+"""Arguments of the factory, in the order in which a subject of no named profile is tried."""
 
 
-def smoke_test(where: str, call_limit: float) -> tuple[list[str], list[str]]:
+def smoke_test(where: str, call_limit: float, profile: str = "") -> tuple[list[str], list[str]]:
     """(notes, faults) about the adapter; nothing here is about compliance.
+
+    Without `profile` it is what the arguments of its factory say.
 
     Raises:
         SubjectError: it cannot be opened at all.
     """
-    implementation = find(where)
+    implementation = find(where, FACTORIES[profile or "manager"])
     index = spec.load()
     notes, faults = [], []
     with Worker(implementation, call_limit) as worker:
-        description = worker.describe(16, 4)
+        kind, description = _described(worker, profile)
+        profiles = PROFILES[kind]
         named, members = set(description["capabilities"]), set(description["members"])
         notes.append(f"capabilities: {', '.join(sorted(named)) or 'none'}")
-        faults += [f"member {m} is missing: every manager needs it" for m in REQUIRED if m not in members]
+        absent = [m for m in REQUIRED[kind] if m not in members]
+        faults += [f"member {m} is missing: every {kind} needs it" for m in absent]
         for name in sorted(named):
             capability = index.capabilities.get(name)
-            if capability is None or capability.profile not in ("manager", "pool"):
+            if capability is None or capability.profile not in profiles:
                 faults.append(f"capability {name!r} is not known; see specs/capabilities.toml")
                 continue
+            if kind == "scheduler" and capability.profile != kind and name != "copies":
+                continue  # of the manager beneath
             absent = [m for m in capability.members if m not in members]
             faults += [f"capability {name!r} is named but {m} is missing" for m in absent]
         for name, capability in sorted(index.capabilities.items()):
-            own = set(capability.members) - set(REQUIRED)
-            if capability.profile in ("manager", "pool") and name not in named and own and own <= members:
+            own = set(capability.members) - set(REQUIRED[kind])
+            if capability.profile == profiles[0] and name not in named and own and own <= members:
                 notes.append(
                     f"{', '.join(sorted(own))} is there but {name!r} is not named, so it is not judged"
                 )
-        if not faults:
-            faults += _first_life(worker, named)
+        if kind == "kernel":
+            worker.call_limit = max(call_limit, KERNEL_CALL_LIMIT)
+        if not faults and kind == "kernel":
+            faults += _first_call(worker, description)
+        elif not faults:
+            faults += _run(worker, _first_life(named) if kind == "manager" else _first_load())
     return notes, faults
 
 
-def _first_life(worker: Worker, named: set[str]) -> list[str]:
-    """A short life with every named call once; only exceptions and wrong types are faults."""
+def _described(worker: Worker, profile: str) -> tuple[str, dict[str, Any]]:
+    """The profile, and what it says of itself."""
+    first: SubjectError | None = None
+    for kind in [profile] if profile else SHAPES:
+        try:
+            description = worker.describe(*SHAPES[kind])
+        except SubjectError as error:
+            if TAKES not in str(error):
+                raise
+            first = first or error
+            continue
+        return ("kernel" if "limits" in description else kind), description
+    assert first is not None
+    raise first
+
+
+def _first_call(worker: Worker, description: dict[str, Any]) -> list[str]:
+    """One decode and each other call that is named, at a shape within its limits."""
+    serves, named = Serves(description["limits"], description["capabilities"]), description["capabilities"]
+    calls = [call(), *([call("prefill", queries=(2,))] if "prefill" in named else [])]
+    calls += [call("write", slots=(0, -1))] if "write" in named else []
+    calls += [call("copy_blocks", pairs=((0, 1),))] if "copy_blocks" in named else []
+    try:
+        case = Template("smoke", (), lambda size, served: calls, lambda size: (size + 1,)).case(serves)
+    except Unserved as error:
+        return [str(error)]
+    outcome = worker.run(case)
+    wrong = [
+        f"{op}: {seen.outcome}: {seen.detail}"
+        for op, seen in zip(calls, outcome.observations, strict=False)
+        if seen.outcome != "ok"
+    ]
+    return wrong or ([] if outcome.end == "complete" else [outcome.detail])
+
+
+def _first_life(named: set[str]) -> Case:
+    """A short life with every named call once."""
     h = History().add(0, [1, 2, 3, 4, 5]).append(0, 6).add(1, [1, 2, 3, 4, 9])
     extra = [
         Operation(op="batch", seqs=(0, 1)),
@@ -66,7 +129,17 @@ def _first_life(worker: Worker, named: set[str]) -> list[str]:
     for op in extra:
         if needed_by(op) <= named and not (op.op == "match" and "match" in named):
             h.op(**op.model_dump(exclude_none=True))
-    case = h.free(0, 1).case("smoke", (), 16, 4)
+    return h.free(0, 1).case("smoke", (), 16, 4)
+
+
+def _first_load() -> Case:
+    """Two requests to their ends and one that is aborted."""
+    load = Load().submit(0, 5, 3).submit(1, 9, 2).submit(2, 4, 2).steps(2).abort(2).drain()
+    return load.load("smoke", (), (16, 4, 4, 64))
+
+
+def _run(worker: Worker, case: Case) -> list[str]:
+    """Only exceptions and wrong types are faults."""
     outcome = worker.run(case)
     if outcome.end == "complete":
         return []

@@ -54,20 +54,20 @@ def test_keys_in_every_process(session: Session) -> None:
     )
 
 
-@requirement("KVP-PREFIX-008")
+@requirement("KVP-PREFIX-016")
 def test_declared_guard(session: Session) -> None:
     """A hit must be sure of its tokens: compared, or at least 128 bits of hash."""
     case, guard = "prefix/declared-guard", session.description["guard"]
-    if "prefix" not in session.gates or guard is None:
-        reason = "needs prefix" if "prefix" not in session.gates else "declares no guard"
-        require([session.record(case, "KVP-PREFIX-008", Verdict.UNSUPPORTED, reason=reason)])
+    if lacking := sorted({"prefix", "guard"} - session.gates):
+        reason = "needs " + ", ".join(lacking)
+        require([session.record(case, "KVP-PREFIX-016", Verdict.UNSUPPORTED, reason=reason)])
         return
     strong = guard == "tokens" or (isinstance(guard, int) and guard >= 128)
     require(
         [
             session.record(
                 case,
-                "KVP-PREFIX-008",
+                "KVP-PREFIX-016",
                 Verdict.PASS if strong else Verdict.FAIL,
                 expected='guard "tokens" or at least 128 bits',
                 got=f"guard {guard!r}",

@@ -10,9 +10,13 @@ from kvproof.conformance.session import Session
 from kvproof.records import Verdict
 from kvproof.stats import median, slope
 from kvproof.subjects import SubjectError
+from kvproof.subjects.growth import PROMPT
 
 POOLS = (2**10, 2**12, 2**14, 2**16)
+EMPTY_POOLS = (2**12, 2**14, 2**16, 2**18, 2**20)
 PROMPTS = (2**6, 2**8, 2**10)
+NO_MORE = 1.5
+"""Times the cost of a hit that a miss may cost: equal, and some noise."""
 WIDTHS = (2**8, 2**10, 2**12, 2**14)
 
 
@@ -38,8 +42,8 @@ def _grows(
         require([session.record(case, requirement_id, Verdict.ERROR, reason=str(error))])
         return
     medians = [median(r) for r in rounds]
-    found = slope(sizes, medians)
-    times = ", ".join(f"{s}: {m * 1e6:.0f} us" for s, m in zip(sizes, medians, strict=True))
+    found = slope(sizes[: len(medians)], medians)
+    times = ", ".join(f"{s}: {m * 1e6:.0f} us" for s, m in zip(sizes, medians, strict=False))
     verdict = Verdict.PASS if found < bound else Verdict.FAIL
     require(
         [
@@ -64,9 +68,40 @@ def test_append(session: Session) -> None:
     _grows(session, "append", "KVP-POOL-007", (), POOLS, 0.5, "the pool")
 
 
+@requirement("KVP-POOL-007")
+def test_empty_pools(session: Session) -> None:
+    _grows(session, "wide", "KVP-POOL-007", (), EMPTY_POOLS, 0.5, "the pool")
+
+
 @requirement("KVP-PREFIX-015")
 def test_look_up(session: Session) -> None:
     _grows(session, "look_up", "KVP-PREFIX-015", ("prefix",), PROMPTS, 1.5, "the prompt (1 is linear)")
+
+
+@requirement("KVP-PREFIX-015")
+def test_first_miss(session: Session) -> None:
+    """A look-up that misses at block 0 beside one of the same length that hits throughout."""
+    case, needs = "growth/first_miss", {"prefix", "match"}
+    if lacking := sorted(needs - session.gates):
+        reason = "needs " + ", ".join(lacking)
+        require([session.record(case, "KVP-PREFIX-015", Verdict.UNSUPPORTED, reason=reason)])
+        return
+    try:
+        miss, hit = (median(r) for r in session.worker.growth("first_miss", (0, PROMPT)))
+    except SubjectError as error:
+        require([session.record(case, "KVP-PREFIX-015", Verdict.ERROR, reason=str(error))])
+        return
+    require(
+        [
+            session.record(
+                case,
+                "KVP-PREFIX-015",
+                Verdict.PASS if miss < NO_MORE * hit else Verdict.FAIL,
+                expected=f"a miss at block 0 costs at most {NO_MORE} times a hit of all {PROMPT} blocks",
+                got=f"miss {miss * 1e6:.0f} us, hit {hit * 1e6:.0f} us",
+            )
+        ]
+    )
 
 
 @requirement("KVP-BATCH-006")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 
@@ -35,7 +35,7 @@ class Kernel(Protocol):
     """
 
     capabilities: frozenset[str]
-    """Of write, copy_blocks, prefill, graph, features, lse, empty; see specs/capabilities.toml."""
+    """Of write, copy_blocks, prefill, prepare, graph, features, lse, empty; see specs/capabilities.toml."""
     layout: Literal["NHD", "HND"]
     limits: Limits
 
@@ -96,6 +96,23 @@ class KernelOptions(Protocol):
         Row b's queries are q[cu_seqlens_q[b] : cu_seqlens_q[b + 1]] (q [T, Hq, D], cu_seqlens_q int32
         [B + 1]); they are its last positions: query i of n sees positions 0..seq_len - n + i. For it
         alibi and window count from that position. Returns out [T, Hq, D] and lse [T, Hq].
+        """
+        ...
+
+    def prepare(
+        self,
+        q: Any,
+        k_cache: Any,
+        v_cache: Any,
+        block_table: Any,
+        seq_lens: Any,
+        scale: float,
+        **features: Any,
+    ) -> Callable[[Any], tuple[Any, Any]]:
+        """Do what is done once for many layers or steps, such as a plan; answers decode as a function of q.
+
+        The benchmark times that function in place of `decode` and names it as prepared. Everything but
+        the values of q stays what it is here.
         """
         ...
 

@@ -111,7 +111,9 @@ class ManagerOptions(Protocol):
         pad: what fills the rows of `batch` (`batch`). Default -1.
         window: positions >= length - window are kept; dropped entries read -1 (`window`).
         policy: see Policy.
-        guard: "tokens" if a hit compares them, else the bits of the hash relied on (`prefix`).
+        guard: what a hit is sure of (`prefix`): "tokens" if it compares the tokens of every block and the
+            identity of the block before it, else the bits of the hash relied on: 64 where the block's
+            own tokens are compared and a chained 64-bit hash stands for those before it.
         publish: "commit" (default) or "free": when blocks become matchable (`prefix`).
     """
 

@@ -13,7 +13,8 @@ class Scheduler(Protocol):
     """Continuous batching: who computes what in the next step (chapter 3.2.3).
 
     Made by a factory `make(num_blocks, block_size, max_seqs, max_tokens)`: a step computes at most
-    max_tokens positions of at most max_seqs requests. The caller is the model: it computes what
+    max_tokens positions of at most max_seqs requests; max_tokens is at least max_seqs, so that all can
+    decode in one step, unless its capabilities name `tight_budget`. The caller is the model: it computes what
     `plan` says and feeds one sampled token a row.
 
     Attributes: `policy` (see Policy), `reserved` (see ManagerOptions).
@@ -25,7 +26,11 @@ class Scheduler(Protocol):
         """A new request: its prompt, and how many tokens it wants (at least 1).
 
         The last token is sampled and never computed, so it needs len(tokens) + max_new - 1
-        positions. priority: a larger one goes first (policy order "priority").
+        positions. It fits if their blocks are at most the usable ones (reserved and watermark taken
+        off) and, without the capability `chunked`, they are at most max_tokens: an engine that computes
+        a prompt in one step refuses what it could not compute, or compute again after a preemption, in
+        one. What fits is accepted; what never fits is Refused here, or given up later (`rejected`).
+        priority: a larger one goes first (policy order "priority").
 
         Raises:
             Refused: it can never fit. BadInput: negative or duplicate id, no tokens, max_new < 1.
@@ -41,13 +46,16 @@ class Scheduler(Protocol):
 
         It computes positions lo..hi-1 of the request's tokens (prompt and generated), reading
         0..hi-1 through `table`. Positions below lo are in the cache. hi = length: the row samples.
+        Called in every step, also with nothing to do: then, as when nothing can run now, it is empty.
         """
         ...
 
     def feed(self, tokens: Sequence[int]) -> Sequence[int]:
         """The sampled tokens, one for each row of the last plan, in order; returns who finished.
 
-        A row with hi < length samples nothing: its token is poison and must never be used.
+        A row with hi < length samples nothing: its token is poison and must never be used. So is that
+        of a row whose request was aborted since the plan: it has its entry all the same. After an empty
+        plan `tokens` is empty.
         """
         ...
 

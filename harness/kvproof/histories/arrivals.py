@@ -17,13 +17,14 @@ def arrivals(
     pool: tuple[int, int] = POOL,
 ) -> Case:
     """The random load of this seed, of so many operations on so many blocks; it ends with a drain."""
-    draw = random.Random(seed)
+    draw, has = random.Random(seed), frozenset(capabilities)
     size = draw.choice((2, 2, 3, 4))
     blocks = draw.randint(*pool)
     seqs, tokens = draw.randint(1, 5), draw.choice((2, 3, 5, 8, 16, 32))
+    tokens = tokens if "tight_budget" in has else max(tokens, seqs)
     load, known, rid = Load(), [[1, 2]], 0
     slots = blocks * size
-    priorities = "order:priority" in set(capabilities)
+    tokens = tokens if "chunked" in has else max(tokens, slots)
     for _ in range(draw.randint(*operations)):
         roll = draw.random()
         if roll < 0.55 or not rid:
@@ -32,7 +33,7 @@ def arrivals(
             prompt = prompt[: max(1, slots // 2)]
             known.append(prompt)
             most = slots + 2 if draw.random() < 0.1 else max(1, slots - len(prompt))
-            extra = {"priority": draw.randint(0, 2)} if priorities else {}
+            extra = {"priority": draw.randint(0, 2)} if "order:priority" in has else {}
             load.submit(rid, prompt, draw.randint(1, max(1, min(most, 3 * size + 4))), **extra)
             rid += 1
         elif roll < 0.9:

@@ -83,12 +83,14 @@ class History:
         return set().union(*(needed_by(op) for op in self.operations), *self._deferred())
 
     def _deferred(self) -> list[set[str]]:
-        """`defer` when an add or append is not followed by its commit at once."""
+        """`defer` when something comes between an add or append and its commit."""
         for op, following in zip(self.operations, [*self.operations[1:], None], strict=True):
             wrong = bool(op.args)
             if op.op in ("add", "append") and not wrong and not (op.expect or {}).get("outcome"):
-                whole = following is not None and following.op == "commit" and following.computed is None
-                if not (whole and following is not None and following.seq == op.seq):
+                if following is None:
+                    continue  # it ends here: nothing sees that no commit follows
+                whole = following.op == "commit" and following.computed is None
+                if not (whole and following.seq == op.seq):
                     return [{"defer"}]
         return []
 

@@ -55,12 +55,14 @@ def manager_cases(capabilities: Iterable[str]) -> st.SearchStrategy[Case]:
 
 def scheduler_cases(capabilities: Iterable[str]) -> st.SearchStrategy[Case]:
     """Loads of a scheduler with these capabilities; each ends with a drain."""
-    priorities = "order:priority" in set(capabilities)
+    has = frozenset(capabilities)
 
     @st.composite
     def cases(draw: st.DrawFn) -> Case:
         size, blocks = draw(st.sampled_from((2, 1, 3, 4))), draw(st.integers(3, 12))
         seqs, budget = draw(st.integers(1, 5)), draw(st.sampled_from((2, 3, 5, 8, 16, 32)))
+        budget = budget if "tight_budget" in has else max(budget, seqs)
+        budget = budget if "chunked" in has else max(budget, size * blocks)
         kinds = st.sampled_from(("submit", "submit", "step", "step", "abort", "abort_between"))
         intents = st.tuples(kinds, _NUMBER, _NUMBER, _TOKENS, st.integers(1, 3 * size + 4))
         least = draw(st.sampled_from(LENGTHS[:2]))
@@ -71,7 +73,7 @@ def scheduler_cases(capabilities: Iterable[str]) -> st.SearchStrategy[Case]:
             if kind == "submit":
                 base = prompts[a % len(prompts)]
                 prompt = (base[: max(len(base) - b, 0)] + tokens or (1,))[: size * blocks + 1]
-                extra = {"priority": b % 3} if priorities else {}
+                extra = {"priority": b % 3} if "order:priority" in has else {}
                 load.submit(known, prompt, max_new, **extra)
                 prompts.append(prompt)
             elif kind == "step" or not known:

@@ -92,3 +92,33 @@ def _simpler(units: list[Unit], still: Callable[[list[Unit]], bool]) -> list[Uni
             else:
                 break
     return units
+
+
+def shrink_kernel(case: Case, fails: Fails, budget: int = 40) -> Case:
+    """Fewer calls, then fewer and shorter sequences, within about `budget` runs."""
+    if len(case.history) > 1:
+        case = shrink(case, fails, budget // 2)
+    left = budget // 2
+    while left > 0 and case.kernel is not None:
+        lengths = case.kernel.lengths
+        fewer = [lengths[:i] + lengths[i + 1 :] for i in range(len(lengths)) if len(lengths) > 1]
+        shorter = [
+            (*lengths[:i], m, *lengths[i + 1 :])
+            for i, n in enumerate(lengths)
+            for m in (n // 2, n - 1)
+            if 0 < m < n
+        ]
+        bound = any(op.args and {"queries", "rows", "lengths"} & set(op.args) for op in case.history)
+        for candidate in [] if bound or case.kernel.queries else fewer + shorter:
+            left -= 1
+            smaller = case.model_copy(
+                update={"kernel": case.kernel.model_copy(update={"lengths": candidate})}
+            )
+            if fails(smaller):
+                case = smaller
+                break
+            if left <= 0:
+                return case
+        else:
+            return case
+    return case

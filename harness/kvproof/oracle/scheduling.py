@@ -32,8 +32,10 @@ class SchedulerFacts:
         """Blocks that one request may fill."""
         return self.capacity - int(self.policy.get("watermark", 0))
 
-    def blocks(self, positions: int) -> int:
-        return -(-positions // self.block_size)
+    def never_fit(self, positions: int) -> bool:
+        """They need more blocks than one request may fill or, without `chunked`, do not fit in a step."""
+        one_step = "chunked" in self.capabilities or positions <= self.max_tokens
+        return -(-positions // self.block_size) > self.usable or not one_step
 
 
 @dataclass
@@ -111,12 +113,12 @@ class SchedulerModel:
             request.state, request.table = state, ()
 
     def never_fits(self, request: Request) -> bool:
-        """Its positions need more blocks than one request may fill."""
-        return self.facts.blocks(request.positions) > self.facts.usable
+        """See `SchedulerFacts.never_fit`."""
+        return self.facts.never_fit(request.positions)
 
     def prompt_never_fits(self, request: Request) -> bool:
-        """Its prompt alone needs more blocks than one request may fill."""
-        return self.facts.blocks(request.prompt) > self.facts.usable
+        """Its prompt alone is too much."""
+        return self.facts.never_fit(request.prompt)
 
     def shared(self, table: Sequence[int]) -> int:
         """Leading positions of a table whose full blocks a running request has computed and holds."""
@@ -126,10 +128,6 @@ class SchedulerModel:
             pairs = zip(table, other.table[:full], strict=False)
             most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) * size)
         return most
-
-    def surely_fits(self, request: Request) -> bool:
-        """Even counted generously (the last token too) it fits."""
-        return self.facts.blocks(request.positions + 1) <= self.facts.usable
 
     def wrote(self, writes: list[list[int]]) -> None:
         for serial, _, _, rid, position in writes:

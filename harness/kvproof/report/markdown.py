@@ -19,13 +19,15 @@ def render(file: ResultFile) -> str:
         f"# {summary.headline}",
         "",
         f"kvproof {header.environment.kvproof}, specification {header.spec}, profile {header.profile}, "
-        f"seed {header.seed}; {footer.cases} cases, {footer.must_run} MUST requirements run, "
+        f"seed {header.seed}; {summary.counted}, {footer.must_run} MUST requirements run, "
         f"{footer.failed} failed, in {footer.seconds:.1f} s.",
         "",
         f"Capabilities: {', '.join(sorted(header.capabilities)) or 'none'}.",
         "",
         *_table(summary),
     ]
+    if margins := summary.margins():
+        lines += ["", f"Largest error over its bound: {margins}."]
     must = [failure for failure in summary.failures if not failure.advisory]
     should = [failure for failure in summary.failures if failure.advisory]
     for title, failures in (("Failures", must), ("Advice: a SHOULD that does not hold", should)):
@@ -38,7 +40,7 @@ def render(file: ResultFile) -> str:
         for failure in summary.known:
             reason = failure.result.reason or "no reason was given"
             lines.append(f"- {failure.requirement.id} {failure.requirement.title}: {_inline(reason)}")
-    if summary.not_run or header.environment.missing:
+    if summary.not_run or header.environment.missing or footer.left_out:
         lines += ["", "## What did not run, and why", ""]
         for name, what in sorted(header.environment.missing.items()):
             lines.append(f"- not here: {name} ({_inline(what)})")
@@ -46,6 +48,7 @@ def render(file: ResultFile) -> str:
             lines.append(
                 f"- {item.requirement.id} {item.requirement.title}: {item.verdict}: {_inline(item.why)}"
             )
+        lines += [f"- {_inline(line)}" for line in summary.left_out()]
     if summary.planned:
         lines += ["", "## Planned", "", "Stated in the specification, not tested yet:", ""]
         lines += [f"- {r.id} {r.title}" for r in summary.planned]

@@ -90,22 +90,50 @@ class Summary:
     @property
     def headline(self) -> str:
         """One line: who was judged, how it ended, in numbers."""
-        header, footer = self.file.header, self.file.footer
+        header = self.file.header
         name = f"{header.implementation} {header.version}".strip()
         advice = {f.requirement.id for f in self.failures if f.advisory}
         counts = Counter(verdict for key, verdict in self.verdicts.items() if key not in advice)
         numbers = [f"{counts[v]} {v}" for v in self.columns if counts[v]]
         numbers += [f"{len(advice)} SHOULD not met"] if advice else []
+        return f"{name}: {self.ending} ({', '.join(numbers) or 'nothing judged'})"
+
+    @property
+    def ending(self) -> str:
+        """How the run ended, in words."""
+        footer = self.file.footer
         how = ending(footer.complete, footer.exit_status)
-        if not footer.must_run and how == "passed":
-            how = "not judged: what it needs is not here"
-        return f"{name}: {how} ({', '.join(numbers) or 'nothing judged'})"
+        return "not judged: what it needs is not here" if how == "passed" and not footer.must_run else how
+
+    @property
+    def counted(self) -> str:
+        """How many cases there were, and how many of them the factory refused."""
+        footer = self.file.footer
+        left_out = sum(footer.left_out.values())
+        return f"{footer.cases} cases" + (f", {left_out} of them left out" if left_out else "")
+
+    def left_out(self) -> list[str]:
+        """Cases in which nothing was made, by the factory's reason; the commonest first."""
+        found = sorted(self.file.footer.left_out.items(), key=lambda item: (-item[1], item[0]))
+        return [f"{count} cases left out, as the factory refuses their shape: {why}" for why, count in found]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of areas x verdicts; the last row is the sum, an empty cell a zero."""
         rows = [[area, *self._cells(counts)] for area, counts in self.areas.items()]
         total = sum(self.areas.values(), Counter[Verdict]())
         return ["area", *self.columns], [*rows, ["all", *self._cells(total)]]
+
+    def margins(self) -> str:
+        """For each requirement that is judged by numbers, the largest error over its bound; "" for none."""
+        largest: dict[str, Result] = {}
+        for result in self.file.results:
+            if result.margin is not None and result.verdict is Verdict.PASS:
+                before = largest.setdefault(result.requirement, result)
+                if result.margin > (before.margin or 0):
+                    largest[result.requirement] = result
+        return ", ".join(
+            f"{name.removeprefix('KVP-')} {r.margin:.2g} ({r.case})" for name, r in sorted(largest.items())
+        )
 
     def _cells(self, counts: Counter[Verdict]) -> list[str]:
         return [str(counts[v]) if counts[v] else "" for v in self.columns]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from kvproof.records import Verdict
 from kvproof.report.results import ResultFile
-from kvproof.report.summary import BAD, Failure, Summary, summarize
+from kvproof.report.summary import APART, BAD, JUDGED, Failure, Summary, summarize
 
 _STYLES = {
     **dict.fromkeys(BAD, "bold red"),
@@ -21,25 +22,66 @@ _STYLES = {
 
 
 def show(file: ResultFile, report: Path, console: Console | None = None) -> None:
-    """Print the table, the failures and what did not run; the last line is the path of the report.
+    """Print the failures, what did not run and the table; the last line is the path of the report.
 
     Raises:
         ResultsError: see `summarize`.
     """
     console = console or Console()
     summary = summarize(file)
+    _failures(console, summary)
+    _not_here(console, summary)
+    _not_run(console, summary)
+    _table(console, summary)
+    if margins := summary.margins():
+        _line(console, f"largest error over its bound: {margins}", "dim")
+    bad = file.footer.exit_status != 0 or not file.footer.complete
+    _line(console, f"{summary.headline}, {summary.counted}", "bold red" if bad else "bold green")
+    # Paths are copied: no wrapping, no styling.
+    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_all(files: Sequence[ResultFile], console: Console) -> None:
+    """Print the failures of several, what is not here, and one table with a row for each.
+
+    Raises:
+        ResultsError: see `summarize`.
+    """
+    summaries = [summarize(file) for file in files]
+    for summary in summaries:
+        if summary.failures or summary.known:
+            _line(console, f"{summary.file.header.implementation}:", "bold")
+        _failures(console, summary)
+    _not_here(console, summaries[0])
+    _planned(console, summaries[0])
+    seen = {v for s in summaries for v in s.columns}
+    columns = [v for v in (*JUDGED, *APART) if v in seen and v is not Verdict.PLANNED]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("implementation", no_wrap=True)
+    table.add_column("profile", no_wrap=True)
+    for verdict in columns:
+        table.add_column(verdict.value, justify="right", style=_STYLES.get(verdict, ""), no_wrap=True)
+    for title in ("cases", "s"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for s in summaries:
+        header, footer = s.file.header, s.file.footer
+        counts = Counter(s.verdicts.values())
+        numbers = [str(counts[v] or "") for v in columns]
+        bad = footer.exit_status != 0 or not footer.complete
+        how = Text(s.ending, style="bold red" if bad else "bold green")
+        table.add_row(
+            header.implementation, header.profile, *numbers, str(footer.cases), f"{footer.seconds:.0f}", how
+        )
+    console.print(table)
+
+
+def _failures(console: Console, summary: Summary) -> None:
     for failure in summary.failures:
         _failure(console, failure)
     for failure in summary.known:
         reason = failure.result.reason or "no reason was given"
         _line(console, f"known  {failure.requirement.id} {failure.requirement.title}: {reason}", "yellow")
-    _not_run(console, summary)
-    _table(console, summary)
-    bad = file.footer.exit_status != 0 or not file.footer.complete
-    cases = f", {file.footer.cases} cases"
-    _line(console, summary.headline + cases, "bold red" if bad else "bold green")
-    # Paths are copied: no wrapping, no styling.
-    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
@@ -86,14 +128,23 @@ def _failure(console: Console, failure: Failure) -> None:
     console.print()
 
 
-def _not_run(console: Console, summary: Summary) -> None:
+def _not_here(console: Console, summary: Summary) -> None:
     for name, what in sorted(summary.file.header.environment.missing.items()):
         _line(console, f"not here: {name} ({what})")
+
+
+def _not_run(console: Console, summary: Summary) -> None:
     reasons: dict[tuple[Verdict, str], list[str]] = {}
     for item in summary.not_run:
         reasons.setdefault((item.verdict, item.why), []).append(item.requirement.id.removeprefix("KVP-"))
     for (verdict, why), names in reasons.items():
         _line(console, f"{verdict}: {why}: {', '.join(names)}", "dim")
+    for line in summary.left_out():
+        _line(console, line, "dim")
+    _planned(console, summary)
+
+
+def _planned(console: Console, summary: Summary) -> None:
     if summary.planned:
         areas = Counter(r.area for r in summary.planned)
         planned = ", ".join(f"{area} {count}" for area, count in areas.items())

@@ -9,7 +9,7 @@ from kvproof.subjects import Implementation, SubjectError, find
 from kvproof.subjects.calls import no_clock
 from kvproof.subjects.growth import measure_growth
 from kvproof.subjects.host import CALL_LIMIT, Outcome, ended
-from kvproof.subjects.worker import describe_manager, run_case
+from kvproof.subjects.worker import describe_subject, run_case
 
 
 class InProcess:
@@ -23,7 +23,7 @@ class InProcess:
 
     def describe(self, *shape: int) -> dict[str, Any]:
         try:
-            return describe_manager(self.make(*shape))
+            return describe_subject(self.make(*shape))
         except Exception as error:
             raise SubjectError(str(error)) from error
 

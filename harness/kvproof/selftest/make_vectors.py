@@ -10,13 +10,12 @@ import json
 import sys
 
 from kvproof import spec
-from kvproof.conformance.run import FACTORIES
 from kvproof.histories.build import History, runnable
 from kvproof.histories.directed import cases
 from kvproof.histories.shrink import shrink
 from kvproof.records import Case, Requirement
 from kvproof.selftest.inprocess import InProcess
-from kvproof.selftest.kill_matrix import CALL_LIMIT, faults, session_of
+from kvproof.selftest.kill_matrix import CALL_LIMIT, SOUND, faults, session_of
 from kvproof.subjects import find
 from kvproof.subjects.host import Worker
 
@@ -28,7 +27,10 @@ TRIED = 8
 
 def main() -> int:
     folder = spec.find() / "vectors"
-    index, names = spec.load(), sys.argv[1:] or sorted(faults())
+    index = spec.load()
+    histories = [name for name, f in faults().items() if index.requirements[f.requirement].profile in SOUND]
+    names = sys.argv[1:] or sorted(histories)
+    names = [n for n in names if index.requirements[faults()[n].requirement].profile in SOUND]
     written = set()
     for name in names:
         requirement = index.requirements[faults()[name].requirement]
@@ -50,7 +52,7 @@ def main() -> int:
 
 def make_vector(name: str, requirement: Requirement) -> Case | None:
     """The vector of one planted fault; None if no directed case finds it."""
-    reference = session_of(InProcess(f"reference:{FACTORIES[requirement.profile]}"), requirement.profile)
+    reference = session_of(InProcess(SOUND[requirement.profile]), requirement.profile)
     with Worker(find(f"faulty:{name}"), CALL_LIMIT) as worker:
         session = session_of(worker, requirement.profile)
 

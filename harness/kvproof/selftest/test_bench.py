@@ -16,7 +16,7 @@ from kvproof import spec
 from kvproof.bench import brief, cells, memory
 from kvproof.bench.apart import measure_memory
 from kvproof.bench.clock import calibrate, quiet
-from kvproof.bench.matrix import APART, BadMatrix, Point, load
+from kvproof.bench.matrix import APART, ATTENTION, BadMatrix, Point, load
 from kvproof.bench.measure import MOST_TIMED, WARM_UP, Job, predict
 from kvproof.bench.run import Plan, measure, run
 from kvproof.bench.subject import Subject, Unsupported, Wrong, open_subject
@@ -81,8 +81,8 @@ def test_quiet_switches_collection_off_and_on_again() -> None:
 
 def test_the_matrix_names_every_cell_and_quick_is_smaller() -> None:
     everything, quick = load(spec.find(), None, False), load(spec.find(), None, True)
-    assert {p.cell for p in everything} == {*cells.CELLS, *APART}
-    assert {p.cell for p in quick} == {*cells.CELLS, *APART}
+    assert {p.cell for p in everything} == {*cells.CELLS, *APART, *ATTENTION}
+    assert {p.cell for p in quick} == {*cells.CELLS, *APART, *ATTENTION}
     assert len(quick) < len(everything)
     assert {p.cell for p in load(spec.find(), ["fork", "pool"], True)} == {"fork", "pool"}
 
@@ -297,6 +297,19 @@ def test_the_short_table_shows_telling_points_only() -> None:
     ]
     assert {r.unit for r in rows} == {"ns/block", "of tokens"}
     assert brief.rows([sample("a", "fork", {"tokens": 70})]) == (["a"], [])
+
+
+def test_figures_of_fewer_requests_are_marked_and_not_compared() -> None:
+    at, whole = {"capacity_tokens": 1 << 18}, {"requests_run": 150, "hit_rate": 0.25, "ceiling": 0.5}
+    _, rows = brief.rows(
+        [
+            sample("a", "replay", at, counters=whole),
+            sample("b", "replay", at, counters=whole | {"ratio": 2.0}),
+            sample("c", "replay", at, counters=whole | {"requests_run": 40, "ratio": 3.0}),
+        ]
+    )
+    assert [r.cells[2] for r in rows] == ["0.25, only 40 of 150 requests", "5, only 40 of 150 requests"]
+    assert [r.cells[1] for r in rows] == ["0.2500 (0.5000)", "5 2x"]
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kvproof.cli import main
+from kvproof import spec
+from kvproof.cli import _profiles, main
 
 ROGUES = Path(__file__).with_name("rogues.py")
 
@@ -36,6 +37,8 @@ def test_a_failure_is_saved_and_replays(failing: Path) -> None:
     bad = run("replay", str(vector), "--impl", "faulty:late_at_the_edge")
     assert bad.exit_code == 1
     assert "KVP-TABLE-001: expected" in bad.output
+    again = run("replay", str(vector))
+    assert again.output == bad.output, "it is replayed on who showed it"
     good = run("replay", str(vector), "--impl", "plain", "--impl", "reference")
     assert good.exit_code == 0, good.output
     assert good.output.count("no finding") == 2
@@ -66,6 +69,7 @@ def test_compare_names_what_broke_and_what_was_fixed(failing: Path, tmp_path: Pa
     broken = run("compare", str(good), str(bad))
     assert broken.exit_code == 1
     assert "broken  KVP-TABLE-001: PASS -> FAIL" in broken.output
+    assert "two implementations: plain before, faulty:late_at_the_edge after" in broken.output
     fixed = run("compare", str(bad), str(good))
     assert fixed.exit_code == 0
     assert "fixed   KVP-TABLE-001: FAIL -> PASS" in fixed.output
@@ -95,6 +99,64 @@ def test_impls_lists_what_is_here() -> None:
     assert "--checkout PATH" in listed
 
 
-def test_wrong_requirement_is_wrong_usage() -> None:
-    done = run("conformance", "--requirement", "NO-SUCH")
+def test_wrong_requirement_is_wrong_usage(tmp_path: Path) -> None:
+    done = run("conformance", "--requirement", "NO-SUCH", "--results", str(tmp_path))
     assert done.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_hangs_is_saved_and_replays(tmp_path: Path) -> None:
+    where = f"{ROGUES}:hangs"
+    done = run(
+        "conformance", "--impl", where, "--requirement", "TABLE-001", "--histories", "0",
+        "--call-limit", "0.1", "--results", str(tmp_path),
+    )  # fmt: skip
+    (vector,) = tmp_path.rglob("failures/*.json")
+    assert f"replay: kvproof replay {vector}" in done.output
+    assert json.loads(vector.read_text())["implementation"] == where
+
+
+def test_a_vector_of_a_scheduler_replays_on_the_scheduler() -> None:
+    vector = spec.find() / "vectors" / "preempt" / "PREEMPT-002-ping_pong.json"
+    good = run("replay", str(vector), "--impl", "plain")
+    assert good.exit_code == 0, good.output
+    assert "plan 0: " in good.output
+    bad = run("replay", str(vector), "--impl", "faulty:ping_pong")
+    assert bad.exit_code == 1
+    assert "KVP-PREEMPT-002: expected" in bad.output
+
+
+def test_help_names_the_cells() -> None:
+    text = " ".join(run("bench", "--help").output.split())
+    assert "decode_step, admit_cold" in text
+    assert "scheduler_step" in text
+
+
+@pytest.mark.parametrize(
+    ("chosen", "named", "profiles"),
+    [
+        ([], False, ["manager", "scheduler", "kernel"]),
+        ([], True, ["manager"]),
+        (["SCHED-004"], True, ["scheduler"]),
+        (["KERN", "POOL-001"], False, ["manager", "kernel"]),
+    ],
+)
+def test_what_is_asked_for_decides_the_profile(chosen: list[str], named: bool, profiles: list[str]) -> None:
+    index = spec.load()
+    ids = [r.id for name in chosen for r in index.select(name)]
+    assert list(_profiles(index, ids, named)) == profiles
+
+
+def test_our_own_are_judged_in_all_profiles(tmp_path: Path) -> None:
+    done = run(
+        "conformance", "--requirement", "POOL-001", "--requirement", "SCHED-001", "--histories", "0",
+        "--results", str(tmp_path),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = [line.split()[:2] for line in done.output.splitlines() if line.startswith(("reference", "plain"))]
+    assert rows == [
+        ["reference", "manager"],
+        ["plain", "manager"],
+        ["reference:make_scheduler", "scheduler"],
+        ["plain:make_scheduler", "scheduler"],
+    ]

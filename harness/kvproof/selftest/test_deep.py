@@ -35,7 +35,7 @@ def test_the_search_finds_a_rare_fault_and_it_is_shrunk(tmp_path: Path) -> None:
         if "KVP-EVICT-002" in session.failing:
             break
     assert "KVP-EVICT-002" in session.failing
-    session.failing = {"KVP-EVICT-002": session.failing["KVP-EVICT-002"]}
+    session.failing, session.lost = {"KVP-EVICT-002": session.failing["KVP-EVICT-002"]}, {}
     (result,) = session.shortest()
     assert len(result.history) <= 15
     assert load_vector(Path(result.vector)).history == result.history

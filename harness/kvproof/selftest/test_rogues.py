@@ -78,11 +78,13 @@ def test_output_of_the_subject_does_not_disturb(tmp_path: Path) -> None:
     assert file is not None
 
 
-def test_a_factory_that_fails_is_incomplete(tmp_path: Path) -> None:
+def test_a_factory_that_fails_is_wrong_input(tmp_path: Path) -> None:
     status, file, output = conformance("cannot_be_made", tmp_path)
-    assert status == 3
+    assert status == 2
     assert file is None
     assert "no GPU here" in output
+    assert len(output.splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "no run, no folder"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,9 @@ def test_a_factory_that_fails_is_incomplete(tmp_path: Path) -> None:
 )
 def test_wrong_names_say_what_is_allowed(where: str, words: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["conformance", "--impl", where, "--results", str(tmp_path)])
-    assert done.exit_code in (2, 3)
+    assert done.exit_code == 2
+    assert len(done.output.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
     assert words in done.output.replace("\n", " ")
 
 

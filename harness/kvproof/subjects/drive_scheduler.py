@@ -42,6 +42,10 @@ class SchedulerDriver:
     requests: dict[int, Request] = field(default_factory=dict)
     serial: int = 0
     index: int = 0
+    reading: bool = False
+    """The model samples by what is read through the table, not by what it should be (META-001)."""
+    written: dict[int, int] = field(default_factory=dict)
+    """Serial of a write -> the token whose KV it is."""
 
     def __post_init__(self) -> None:
         self.capabilities = frozenset(self.scheduler.capabilities)
@@ -76,6 +80,7 @@ class SchedulerDriver:
 
     def _call(self, op: Operation, steps: list[dict[str, Any]]) -> None:
         args = op.args or {}
+        self.reading = args.get("model") == "reads"
         if op.op == "submit":
             tokens, max_new = list(op.tokens or ()), int(args.get("max_new", 1))
             with self.timed():
@@ -126,7 +131,7 @@ class SchedulerDriver:
             self.scheduler.abort(abort_between)
             self._close(abort_between)
             step["aborted"] = abort_between
-        step["fed"] = [self._sample(rid, hi) for rid, _, hi, _ in rows]
+        step["fed"] = [self._sample(rid, hi, step["reads"][rid]) for rid, _, hi, _ in rows]
         step["finished"] = list(integers(self.scheduler.feed(step["fed"]), "feed"))
         for rid in step["finished"]:
             self._close(rid)
@@ -165,18 +170,21 @@ class SchedulerDriver:
             block, offset = table[position // self.block_size], position % self.block_size
             self.serial += 1
             self.memory.write(block, offset, self.serial)
+            if rid in self.requests and position < len(self.requests[rid].tokens):
+                self.written[self.serial] = self.requests[rid].tokens[position]
             step["writes"].append([self.serial, block, offset, rid, position])
 
     def _read(self, table: list[int], position: int) -> int:
         block = table[position // self.block_size]
         return self.memory.read(block, position % self.block_size) if block >= 0 else UNWRITTEN
 
-    def _sample(self, rid: int, hi: int) -> int:
+    def _sample(self, rid: int, hi: int, read: list[int]) -> int:
         """The token for a row: the model's next, or poison for a row that samples nothing."""
         request = self.requests.get(rid)
         if request is None or hi != len(request.tokens) or not request.open:
             return POISON
-        token = next_token(request.tokens)
+        context = [self.written.get(serial, UNWRITTEN) for serial in read] if self.reading else request.tokens
+        token = next_token(context)
         request.tokens.append(token)
         return token
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable
@@ -42,10 +43,19 @@ class Implementation:
     """Import name -> the command that installs it."""
     checkout: str = ""
     """owner/name of the repository whose checkout it reads."""
+    programs: tuple[str, ...] = ()
+    """Programs that it runs, alternatives apart by "|": "g++|clang++"."""
+    device: str = ""
+    """"cuda" for one that needs a GPU."""
 
     def missing(self) -> dict[str, str]:
         """What is not here: import name or checkout -> what to do about it."""
-        absent = {m: how for m, how in self.requires.items() if importlib.util.find_spec(m) is None}
+        absent = {m: how for m, how in self.requires.items() if not _importable(m)}
+        for program in self.programs:
+            if not any(map(shutil.which, program.split("|"))):
+                absent[program.replace("|", " or ")] = "install a C++ compiler"
+        if self.device == "cuda" and not any(Path("/dev").glob("nvidia[0-9]*")):
+            absent["NVIDIA GPU"] = "run it on a machine that has one"
         folder = os.environ.get(CHECKOUT_VARIABLE, "")
         if self.checkout and not Path(folder or "?").is_dir():
             absent[f"checkout of {self.checkout}"] = "give the folder of a checkout with --checkout PATH"
@@ -71,6 +81,13 @@ class Implementation:
                 f"callables there: {', '.join(public) or 'none'}"
             )
         return made  # type: ignore[no-any-return]
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # of the package around it
+        return False
 
 
 def _load(module: str) -> ModuleType:
@@ -116,6 +133,8 @@ def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementati
         version=facts.get("version", ""),
         requires={m: install.format(m) for m in facts.get("requires", [])},
         checkout=facts.get("checkout", ""),
+        programs=tuple(facts.get("programs", ())),
+        device=facts.get("device", ""),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -10,6 +11,11 @@ from typing import Any
 
 ROUNDS = 7
 BLOCK_SIZE = 16
+MADE_S, TURN_S = 10.0, 1.0
+"""Seconds in which the next size must be made, and take its turn, if it costs in proportion; else it is
+left out. A subject whose cost grows shows that on the sizes before."""
+PROMPT = 512
+"""Blocks of the prompt that `first_miss` looks up."""
 
 Body = Callable[[], None]
 
@@ -46,17 +52,57 @@ def _append(make: Any, pool: int) -> Body:
     return body
 
 
-def _look_up(make: Any, blocks: int) -> Body:
-    """Find a cached prompt of `blocks` blocks; cost a block must not grow with the prompt."""
+def _wide(make: Any, pool: int) -> Body:
+    """Add a sequence of 64 blocks to an empty pool, append to it, and free it.
+
+    Set up without filling the pool, so that a very large one is soon there.
+    """
+    manager = make(pool, BLOCK_SIZE)
+    prompts = itertools.count(100)
+
+    def body() -> None:
+        tokens = [next(prompts)] * (64 * BLOCK_SIZE)  # found in no cache
+        manager.add(1, tokens)
+        manager.commit(1, len(tokens))
+        manager.append(1, [7])
+        manager.commit(1, len(tokens) + 1)
+        manager.free(1)
+
+    return body
+
+
+def _cached(make: Any, blocks: int) -> tuple[Any, list[int]]:
+    """A manager that has a prompt of so many blocks in its cache, and the prompt."""
     manager = make(2 * blocks + 8, BLOCK_SIZE)
     tokens = [i % 50_000 for i in range(blocks * BLOCK_SIZE + 1)]
     manager.add(0, tokens)
     manager.commit(0, len(tokens))
     manager.free(0)
+    return manager, tokens
+
+
+def _look_up(make: Any, blocks: int) -> Body:
+    """Find a cached prompt of `blocks` blocks; cost a block must not grow with the prompt."""
+    manager, tokens = _cached(make, blocks)
 
     def body() -> None:
-        manager.add(1, tokens)
-        manager.free(1)
+        if hasattr(manager, "match"):
+            manager.match(tokens)
+        else:
+            manager.add(1, tokens)
+            manager.free(1)
+
+    return body
+
+
+def _first_miss(make: Any, at: int) -> Body:
+    """Look up a prompt of PROMPT blocks, all of them cached from 0 to `at`, where it differs."""
+    manager, tokens = _cached(make, PROMPT)
+    tokens[at * BLOCK_SIZE] = 60_000
+
+    def body() -> None:
+        for _ in range(4):
+            manager.match(tokens)
 
     return body
 
@@ -100,7 +146,9 @@ def _queue(make: Any, waiting: int) -> Body:
 BODIES: dict[str, Callable[[Any, int], Body]] = {
     "allocate": _allocate,
     "append": _append,
+    "wide": _wide,
     "look_up": _look_up,
+    "first_miss": _first_miss,
     "step_batch": _step_batch,
     "queue": _queue,
 }
@@ -127,14 +175,30 @@ def _table_memory(make: Any, sizes: tuple[int, ...]) -> list[list[float]]:
     return [[float(held - reported), float(grown)], [float(held), float(getattr(rows, "nbytes", 0))]]
 
 
+def _bodies(make: Any, name: str, sizes: tuple[int, ...]) -> list[Body]:
+    """One for each size, warmed up; from the third on, sizes that would take too long are left out."""
+    bodies: list[Body] = []
+    made, turn, last = 0.0, 0.0, 1
+    for size in sizes:
+        if len(bodies) >= 2 and (made * size > MADE_S * last or turn * size > TURN_S * last):
+            break
+        start = time.perf_counter()
+        bodies.append(BODIES[name](make, size))
+        made, start = time.perf_counter() - start, time.perf_counter()
+        bodies[-1]()
+        turn, last = time.perf_counter() - start, size
+    return bodies
+
+
 def measure_growth(make: Any, name: str, sizes: tuple[int, ...]) -> list[list[float]]:
-    """Seconds of each round for each size: rounds[i][j] is round j at sizes[i]."""
+    """Seconds of each round for each size: rounds[i][j] is round j at sizes[i].
+
+    Rounds for fewer sizes, if the last ones would take too long.
+    """
     if name == "table_memory":
         return _table_memory(make, sizes)
-    bodies = [BODIES[name](make, size) for size in sizes]
-    for body in bodies:
-        body()
-    times: list[list[float]] = [[] for _ in sizes]
+    bodies = _bodies(make, name, sizes)
+    times: list[list[float]] = [[] for _ in bodies]
     gc.collect()
     gc.disable()
     try:

@@ -23,6 +23,8 @@ from kvproof.subjects.worker import BEAT, send
 
 CALL_LIMIT = 10.0
 """Seconds that one call may take by default."""
+KERNEL_CALL_LIMIT = 120.0
+"""The same for a call of a kernel, whose first one may compile it."""
 MOST_BYTES = 1 << 30
 """No answer is longer."""
 OPEN_LIMIT = 120.0

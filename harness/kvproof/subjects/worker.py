@@ -15,16 +15,18 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from kvproof.contract import ContractError
 from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
 from kvproof.subjects.drive import Clock, describe
+from kvproof.subjects.drive_kernel import describe_kernel, drive_kernel
 from kvproof.subjects.drive_scheduler import drive_scheduler
 from kvproof.subjects.find import SubjectError, find
 from kvproof.subjects.growth import measure_growth
+from kvproof.subjects.making import wrong_arguments
 
 BEAT = struct.Struct("<qd")
 """Operation index (-1 the factory) and the monotonic second it began; 0.0 when idle."""
@@ -69,6 +71,15 @@ class Beat:
             BEAT.pack_into(self.map, 0, step, 0.0)
 
 
+def describe_subject(subject: Any) -> dict[str, Any]:
+    """Capabilities and attributes of a subject of any profile, as plain data.
+
+    Raises:
+        TypeError: one of them is not of the contract's type.
+    """
+    return describe_kernel(subject) if hasattr(subject, "decode") else describe_manager(subject)
+
+
 def describe_manager(manager: Any) -> dict[str, Any]:
     """Capabilities and attributes of a subject, as plain data.
 
@@ -111,8 +122,11 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             if kind == "run":
                 send(answers, ("observations", run_case(make, payload, beat)))
             elif kind == "describe":
+                if wrong := wrong_arguments(make, payload):
+                    send(answers, ("error", wrong))
+                    continue
                 with beat(-1):
-                    send(answers, ("description", describe_manager(make(*payload))))
+                    send(answers, ("description", describe_subject(make(*payload))))
             elif kind == "growth":
                 with beat(-1):
                     send(answers, ("growth", measure_growth(make, *payload)))
@@ -120,6 +134,14 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             raise
         except (Exception, SystemExit) as error:
             send(answers, ("error", describe(error)))
+
+
+Driver = Callable[[Any, Case, Clock], Iterator[Observation]]
+DRIVERS: dict[str, Driver] = {
+    "manager": drive,
+    "scheduler": drive_scheduler,
+    "kernel": drive_kernel,
+}
 
 
 def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
@@ -131,8 +153,7 @@ def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
         return [Observation(outcome="unserved", detail=_made(case, error))]
     except (Exception, SystemExit) as error:
         return [Observation(outcome="error", detail=_made(case, error))]
-    run = drive_scheduler if case.profile == "scheduler" else drive
-    return list(run(subject, case, beat))
+    return list(DRIVERS[case.profile](subject, case, beat))
 
 
 def _made(case: Case, error: BaseException) -> str:

@@ -9,12 +9,14 @@ from . import (
     batch,
     errors,
     evict,
+    kernels,
     keys,
     lives,
     pool,
     preemption,
     prefix,
     progress,
+    relations,
     resume,
     scheduling,
     sharing,
@@ -26,7 +28,7 @@ from .registry import FAULTS, Make
 __all__ = ["FAULTS", "make"]
 PLANTED = (
     *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
-    *(scheduling, progress, lives, preemption, resume),
+    *(scheduling, progress, lives, preemption, resume, relations, kernels),
 )
 """The modules that have entered their faults in FAULTS."""
 

@@ -22,23 +22,17 @@ Batch = tuple[Int32, Int32, Int32]
     "rows are padded with the id of a live block, not with the declared pad",
     model="NVIDIA/Megatron-LM#5950",
 )
-def padded_with_a_live_id(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def batch(self, seqs: Sequence[int]) -> Batch:
-            table, counts, lengths = super().batch(seqs)
-            return np.maximum(table, 0), counts, lengths
-
-    return Faulty(num_blocks, block_size)
+class PaddedWithALiveId(Manager):
+    def batch(self, seqs: Sequence[int]) -> Batch:
+        table, counts, lengths = super().batch(seqs)
+        return np.maximum(table, 0), counts, lengths
 
 
 @fault("KVP-BATCH-001", "block counts stand for token counts", model="ROCm/aiter#5591")
-def block_counts_for_tokens(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def batch(self, seqs: Sequence[int]) -> Batch:
-            table, counts, _ = super().batch(seqs)
-            return table, counts, counts
-
-    return Faulty(num_blocks, block_size)
+class BlockCountsForTokens(Manager):
+    def batch(self, seqs: Sequence[int]) -> Batch:
+        table, counts, _ = super().batch(seqs)
+        return table, counts, counts
 
 
 @fault(
@@ -58,12 +52,9 @@ def tail_of_the_former_owner(num_blocks: int, block_size: int) -> Manager:
 
 
 @fault("KVP-BATCH-003", "the rows are sorted by id", model="tenstorrent/tt-xla#5799")
-def rows_sorted(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def batch(self, seqs: Sequence[int]) -> Batch:
-            return super().batch(sorted(seqs))
-
-    return Faulty(num_blocks, block_size)
+class RowsSorted(Manager):
+    def batch(self, seqs: Sequence[int]) -> Batch:
+        return super().batch(sorted(seqs))
 
 
 def with_rows(batch: Batch, rows: Sequence[Sequence[int]]) -> Batch:
@@ -129,24 +120,18 @@ def resumed_is_appended(num_blocks: int, block_size: int) -> Manager:
     "a worker gets the last token only, whatever is to be computed",
     model="KKKZOZ/nano-vllm: a resumed sequence reaches the workers without its tokens",
 )
-def last_token_sent(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def wire(self, seq: int) -> list[int]:
-            return super().wire(seq)[-1:]
-
-    return Faulty(num_blocks, block_size)
+class LastTokenSent(Manager):
+    def wire(self, seq: int) -> list[int]:
+        return super().wire(seq)[-1:]
 
 
 @fault(
     "KVP-BATCH-005", "a full last block has 0 tokens in the ragged form", model="flashinfer-ai/flashinfer#725"
 )
-def full_last_block_is_empty(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def csr(self, seqs: Sequence[int]) -> Batch:
-            indptr, indices, last = super().csr(seqs)
-            return indptr, indices, last % self.block_size
-
-    return Faulty(num_blocks, block_size)
+class FullLastBlockIsEmpty(Manager):
+    def csr(self, seqs: Sequence[int]) -> Batch:
+        indptr, indices, last = super().csr(seqs)
+        return indptr, indices, last % self.block_size
 
 
 @fault(
@@ -154,17 +139,14 @@ def full_last_block_is_empty(num_blocks: int, block_size: int) -> Manager:
     "each batch is written again, entry by entry",
     model="vllm-project/vllm#47936",
 )
-def batch_rebuilt(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def batch(self, seqs: Sequence[int]) -> Batch:
-            batch = super().batch(seqs)
-            table = np.full_like(batch[0], PAD)
-            for i, seq in enumerate(seqs):
-                for j, block in enumerate(self.table(seq)):
-                    table[i, j] = block
-            return table, batch[1], batch[2]
-
-    return Faulty(num_blocks, block_size)
+class BatchRebuilt(Manager):
+    def batch(self, seqs: Sequence[int]) -> Batch:
+        batch = super().batch(seqs)
+        table = np.full_like(batch[0], PAD)
+        for i, seq in enumerate(seqs):
+            for j, block in enumerate(self.table(seq)):
+                table[i, j] = block
+        return table, batch[1], batch[2]
 
 
 @fault(
@@ -172,36 +154,27 @@ def batch_rebuilt(num_blocks: int, block_size: int) -> Manager:
     "slots are counted on from the first, not looked up",
     model="huggingface/text-generation-inference#2711",
 )
-def last_slot_plus_one(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def slots(self, seq: int, lo: int, hi: int) -> list[int]:
-            slots = super().slots(seq, lo, hi)
-            return [slots[0] + i for i in range(len(slots))]
-
-    return Faulty(num_blocks, block_size)
+class LastSlotPlusOne(Manager):
+    def slots(self, seq: int, lo: int, hi: int) -> list[int]:
+        slots = super().slots(seq, lo, hi)
+        return [slots[0] + i for i in range(len(slots))]
 
 
 @fault("KVP-SIZE-001", "the bytes of a block leave out the layers", model="vllm-project/vllm#36691")
-def layers_left_out(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def blocks_for(self, memory: int, share: float, reserved: int, **shape: Any) -> int:
-            return super().blocks_for(memory, share, reserved, **{**shape, "layers": 1})
-
-    return Faulty(num_blocks, block_size)
+class LayersLeftOut(Manager):
+    def blocks_for(self, memory: int, share: float, reserved: int, **shape: Any) -> int:
+        return super().blocks_for(memory, share, reserved, **{**shape, "layers": 1})
 
 
 @fault("KVP-SIZE-001", "the part of a block that is left counts as one", model="NVIDIA/TensorRT-LLM#13619")
-def size_rounded_up(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def blocks_for(self, memory: int, share: float, reserved: int, **shape: Any) -> int:
-            size = 2 * self.block_size
-            for factor in shape.values():
-                size *= factor
-            return super().blocks_for(memory, share, reserved, **shape) + (
-                int(memory * share - reserved) % size > 0
-            )
-
-    return Faulty(num_blocks, block_size)
+class SizeRoundedUp(Manager):
+    def blocks_for(self, memory: int, share: float, reserved: int, **shape: Any) -> int:
+        size = 2 * self.block_size
+        for factor in shape.values():
+            size *= factor
+        return super().blocks_for(memory, share, reserved, **shape) + (
+            int(memory * share - reserved) % size > 0
+        )
 
 
 @fault(
@@ -209,12 +182,9 @@ def size_rounded_up(num_blocks: int, block_size: int) -> Manager:
     "table memory counts the entries and not what is held for them",
     model="none known",
 )
-def entries_counted(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def table_bytes(self) -> int:
-            return 4 * int(self.tables.num_blocks.sum())
-
-    return Faulty(num_blocks, block_size)
+class EntriesCounted(Manager):
+    def table_bytes(self) -> int:
+        return 4 * int(self.tables.num_blocks.sum())
 
 
 @fault(
@@ -222,13 +192,10 @@ def entries_counted(num_blocks: int, block_size: int) -> Manager:
     "the checksum of a message is not looked at",
     model="none known",
 )
-def checksum_ignored(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def decode_tables(self, data: bytes) -> list[tuple[int, int, list[int]]]:
-            body = data[:-4]
-            return super().decode_tables(body + zlib.crc32(body).to_bytes(4, "little"))
-
-    return Faulty(num_blocks, block_size)
+class ChecksumIgnored(Manager):
+    def decode_tables(self, data: bytes) -> list[tuple[int, int, list[int]]]:
+        body = data[:-4]
+        return super().decode_tables(body + zlib.crc32(body).to_bytes(4, "little"))
 
 
 @fault(
@@ -236,19 +203,16 @@ def checksum_ignored(num_blocks: int, block_size: int) -> Manager:
     "messages carry no length, so one that is cut short is taken for a shorter one",
     model="none known",
 )
-def short_row_accepted(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def encode_tables(self, seqs: Sequence[int]) -> bytes:
-            rows = [[seq, self.tables.seq_lens.item(self.tables.row(seq)), *self.table(seq)] for seq in seqs]
-            return b"".join(np.array([len(row), *row], "<u4").tobytes() for row in rows)
+class ShortRowAccepted(Manager):
+    def encode_tables(self, seqs: Sequence[int]) -> bytes:
+        rows = [[seq, self.tables.seq_lens.item(self.tables.row(seq)), *self.table(seq)] for seq in seqs]
+        return b"".join(np.array([len(row), *row], "<u4").tobytes() for row in rows)
 
-        def decode_tables(self, data: bytes) -> list[tuple[int, int, list[int]]]:
-            words = np.frombuffer(data[: len(data) // 4 * 4], "<u4").tolist()
-            rows = []
-            while len(words) > 2:
-                seq, length, *table = words[1 : 1 + words[0]]
-                rows.append((seq, length, table))
-                words = words[1 + words[0] :]
-            return rows
-
-    return Faulty(num_blocks, block_size)
+    def decode_tables(self, data: bytes) -> list[tuple[int, int, list[int]]]:
+        words = np.frombuffer(data[: len(data) // 4 * 4], "<u4").tolist()
+        rows = []
+        while len(words) > 2:
+            seq, length, *table = words[1 : 1 + words[0]]
+            rows.append((seq, length, table))
+            words = words[1 + words[0] :]
+        return rows

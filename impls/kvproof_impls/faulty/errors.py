@@ -13,14 +13,11 @@ from .registry import fault
 
 
 @fault("KVP-ERR-001", "an add of a live id takes its place", model="vllm-project/vllm#51637")
-def duplicate_overwrites(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            if seq in self.tables.row_of:
-                self.free(seq)
-            return super().add(seq, tokens, keys)
-
-    return Faulty(num_blocks, block_size)
+class DuplicateOverwrites(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        if seq in self.tables.row_of:
+            self.free(seq)
+        return super().add(seq, tokens, keys)
 
 
 @fault("KVP-ERR-001", "a negative id is as good as any", model="none known")
@@ -41,15 +38,12 @@ def negative_id_accepted(num_blocks: int, block_size: int) -> Manager:
     "an append to a sequence that is gone does nothing and says nothing",
     model="vllm-project/vllm#51637",
 )
-def unknown_append_ignored(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append(self, seq: int, tokens: Sequence[int]) -> None:
-            try:
-                super().append(seq, tokens)
-            except UnknownSequence:
-                return
-
-    return Faulty(num_blocks, block_size)
+class UnknownAppendIgnored(Manager):
+    def append(self, seq: int, tokens: Sequence[int]) -> None:
+        try:
+            super().append(seq, tokens)
+        except UnknownSequence:
+            return
 
 
 @fault(
@@ -57,9 +51,6 @@ def unknown_append_ignored(num_blocks: int, block_size: int) -> Manager:
     "a token that is no integer is cut down to one",
     model="NVIDIA/TensorRT-LLM#13815",
 )
-def tokens_truncated(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            return super().add(seq, [int(t) if isinstance(t, float) else t for t in tokens], keys)
-
-    return Faulty(num_blocks, block_size)
+class TokensTruncated(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        return super().add(seq, [int(t) if isinstance(t, float) else t for t in tokens], keys)

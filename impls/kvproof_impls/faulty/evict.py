@@ -21,18 +21,15 @@ from .registry import fault
     "a matched block stays in the eviction queue while it is read",
     model="sgl-project/mini-sglang#52",
 )
-def readers_ignored(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            n = super().add(seq, tokens, keys)
-            hit = self.tables.blocks(self.tables.row(seq))[: n // self.block_size]
-            self.pool.queue(hit[self.pool.state[hit] == 1])
-            return n
+class ReadersIgnored(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        n = super().add(seq, tokens, keys)
+        hit = self.tables.blocks(self.tables.row(seq))[: n // self.block_size]
+        self.pool.queue(hit[self.pool.state[hit] == 1])
+        return n
 
-        def _release(self, blocks: Int32) -> None:
-            super()._release(blocks[self.pool.state[blocks] > 0])
-
-    return Faulty(num_blocks, block_size)
+    def _release(self, blocks: Int32) -> None:
+        super()._release(blocks[self.pool.state[blocks] > 0])
 
 
 @fault(
@@ -86,12 +83,9 @@ def fifo_called_lru(num_blocks: int, block_size: int) -> Manager:
     "the head of a sequence is evicted before its tail",
     model="jianzhnie/mini-vllm: stale queue positions evict a head before its tail",
 )
-def head_first(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def _release(self, blocks: Int32) -> None:
-            super()._release(blocks[::-1])
-
-    return Faulty(num_blocks, block_size)
+class HeadFirst(Manager):
+    def _release(self, blocks: Int32) -> None:
+        super()._release(blocks[::-1])
 
 
 @fault(

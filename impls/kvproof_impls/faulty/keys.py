@@ -35,19 +35,13 @@ def blind_to(columns: slice) -> type[PrefixCache]:
 
 
 @fault("KVP-PREFIX-001", "keys ignore the last token of each block", model="kekzl/imp#1301")
-def last_token_ignored(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        prefix_type = blind_to(slice(-1, None))
-
-    return Faulty(num_blocks, block_size)
+class LastTokenIgnored(Manager):
+    prefix_type = blind_to(slice(-1, None))
 
 
 @fault("KVP-PREFIX-001", "keys cover only the first token of each block", model="Pushkinist/rMLX#350")
-def first_token_only(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        prefix_type = blind_to(slice(1, None))
-
-    return Faulty(num_blocks, block_size)
+class FirstTokenOnly(Manager):
+    prefix_type = blind_to(slice(1, None))
 
 
 @fault(
@@ -96,11 +90,8 @@ def folded(fold: Callable[[Domain, Items], tuple[Domain, Items]]) -> type[Prefix
 
 
 @fault("KVP-PREFIX-007", "the salt is left out of the key", model="llm-d/llm-d-router#1389")
-def salt_dropped(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        prefix_type = folded(lambda domain, media: (Domain(None, domain.adapter), media))
-
-    return Faulty(num_blocks, block_size)
+class SaltDropped(Manager):
+    prefix_type = folded(lambda domain, media: (Domain(None, domain.adapter), media))
 
 
 @fault(
@@ -108,19 +99,13 @@ def salt_dropped(num_blocks: int, block_size: int) -> Manager:
     "salt and adapter are joined without a tag between them",
     model="vllm-project/vllm#44701",
 )
-def keys_joined(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        prefix_type = folded(lambda domain, media: (Domain("".join(filter(None, domain))), media))
-
-    return Faulty(num_blocks, block_size)
+class KeysJoined(Manager):
+    prefix_type = folded(lambda domain, media: (Domain("".join(filter(None, domain))), media))
 
 
 @fault("KVP-PREFIX-007", "media are left out of the key", model="LMCache/LMCache#690")
-def media_dropped(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        prefix_type = folded(lambda domain, media: (domain, ()))
-
-    return Faulty(num_blocks, block_size)
+class MediaDropped(Manager):
+    prefix_type = folded(lambda domain, media: (domain, ()))
 
 
 @fault(
@@ -145,6 +130,15 @@ def short_hash_trusted(num_blocks: int, block_size: int) -> Manager:
         prefix_type = TrustingCache
 
     return Faulty(num_blocks, block_size)
+
+
+@fault(
+    "KVP-PREFIX-016",
+    "the tokens before a block are told by 64 bits of hash",
+    model="GeeeekExplorer/nano-vllm: what comes before the block is told by a 64-bit hash",
+)
+class HashReliedOn(Manager):
+    guard = 64
 
 
 @fault("KVP-PREFIX-009", "Python's hash() of the strings goes into the keys", model="vllm-project/vllm#51875")
@@ -176,5 +170,24 @@ def compared_from_the_start(num_blocks: int, block_size: int) -> Manager:
 
     class Faulty(Manager):
         prefix_type = QuadraticCache
+
+    return Faulty(num_blocks, block_size)
+
+
+@fault(
+    "KVP-PREFIX-015",
+    "after a miss at block 0 each later block is looked up too",
+    model="lmjlmj1234/mini-vllm-continuous-batching-lab: later blocks are looked up after a miss",
+)
+def looked_up_after_a_miss(num_blocks: int, block_size: int) -> Manager:
+    class StubbornCache(PrefixCache):
+        def match(self, tokens: Int32, domain: Domain, media: Items) -> Hit:
+            hit = super().match(tokens, domain, media)
+            for block in range(1, 0 if len(hit.blocks) else len(tokens) // self.block_size):
+                super().match(tokens[block * self.block_size :], domain, ())
+            return hit
+
+    class Faulty(Manager):
+        prefix_type = StubbornCache
 
     return Faulty(num_blocks, block_size)

@@ -24,25 +24,22 @@ from .scheduling import over
     "the abort of a running request takes effect one step late: it stays in the batch",
     model="sgl-project/sglang#38981",
 )
-def aborted_stays_in_batch(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        late: tuple[int, ...] = ()
+class AbortedStaysInBatch(Scheduler):
+    late: tuple[int, ...] = ()
 
-        def abort(self, rid: int) -> None:
-            request = self._requests.get(rid)
-            if request is None or request.state is State.WAITING:
-                super().abort(rid)
-            else:
-                self.late += (rid,)
+    def abort(self, rid: int) -> None:
+        request = self._requests.get(rid)
+        if request is None or request.state is State.WAITING:
+            super().abort(rid)
+        else:
+            self.late += (rid,)
 
-        def feed(self, tokens: Sequence[Fed]) -> list[int]:
-            finished = super().feed(tokens)
-            for rid in self.late:
-                super().abort(rid)
-            self.late = ()
-            return finished
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+    def feed(self, tokens: Sequence[Fed]) -> list[int]:
+        finished = super().feed(tokens)
+        for rid in self.late:
+            super().abort(rid)
+        self.late = ()
+        return finished
 
 
 @fault(
@@ -50,15 +47,12 @@ def aborted_stays_in_batch(num_blocks: int, block_size: int, max_seqs: int, max_
     "an abort between plan and feed leaves the blocks behind",
     model="NVIDIA/TensorRT-LLM#15018",
 )
-def abort_between_leaks(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def abort(self, rid: int) -> None:
-            request = self._requests.get(rid)
-            if any(self._planned) and request and request.state is not State.WAITING:
-                self.manager.fork(rid, 2**20 + rid)
-            super().abort(rid)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class AbortBetweenLeaks(Scheduler):
+    def abort(self, rid: int) -> None:
+        request = self._requests.get(rid)
+        if any(self._planned) and request and request.state is not State.WAITING:
+            self.manager.fork(rid, 2**20 + rid)
+        super().abort(rid)
 
 
 @fault(
@@ -66,18 +60,15 @@ def abort_between_leaks(num_blocks: int, block_size: int, max_seqs: int, max_tok
     "an abort between plan and feed shifts the tokens of the rows behind it",
     model="none known",
 )
-def abort_between_shifts_rows(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def feed(self, tokens: Sequence[Fed]) -> list[int]:
-            decodes, chunks = self._planned
-            planned = [*decodes, *(chunk.request for chunk in chunks)]
-            alive = [r.state is not State.ENDED for r in planned]
-            from_the_front, fed = iter(tokens), list(tokens)
-            for place in (place for place, still in enumerate(alive) if still):
-                fed[place] = next(from_the_front)
-            return super().feed(fed)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class AbortBetweenShiftsRows(Scheduler):
+    def feed(self, tokens: Sequence[Fed]) -> list[int]:
+        decodes, chunks = self._planned
+        planned = [*decodes, *(chunk.request for chunk in chunks)]
+        alive = [r.state is not State.ENDED for r in planned]
+        from_the_front, fed = iter(tokens), list(tokens)
+        for place in (place for place, still in enumerate(alive) if still):
+            fed[place] = next(from_the_front)
+        return super().feed(fed)
 
 
 @fault(
@@ -85,14 +76,11 @@ def abort_between_shifts_rows(num_blocks: int, block_size: int, max_seqs: int, m
     "the abort of a waiting request is forgotten: it runs when its turn comes",
     model="none known",
 )
-def aborted_waits_on(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def abort(self, rid: int) -> None:
-            request = self._requests.get(rid)
-            if request is None or request.state is not State.WAITING:
-                super().abort(rid)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class AbortedWaitsOn(Scheduler):
+    def abort(self, rid: int) -> None:
+        request = self._requests.get(rid)
+        if request is None or request.state is not State.WAITING:
+            super().abort(rid)
 
 
 @fault(
@@ -100,25 +88,22 @@ def aborted_waits_on(num_blocks: int, block_size: int, max_seqs: int, max_tokens
     "the hold that a look-up takes on cached blocks outlives the abort of a waiting request",
     model="vllm-project/vllm#44100",
 )
-def abort_waiting_keeps_hold(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        held: dict[int, Index]
+class AbortWaitingKeepsHold(Scheduler):
+    def __init__(self, manager: Manager, max_seqs: int, max_tokens: int) -> None:
+        super().__init__(manager, max_seqs, max_tokens)
+        self.held: dict[int, Index] = {}
 
-        def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
-            super().submit(rid, tokens, max_new, priority)
-            hit = self.manager._find(tokens, None)[2]
-            self.manager.pool.retain(hit.blocks)
-            self.held[rid] = hit.blocks
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        super().submit(rid, tokens, max_new, priority)
+        hit = self.manager._find(tokens, None)[2]
+        self.manager.pool.retain(hit.blocks)
+        self.held[rid] = hit.blocks
 
-        def _admit(self) -> Request | None:
-            head = self._waiting.head()
-            if head and head.rid in self.held:
-                self.manager._release(self.held.pop(head.rid).astype(np.int32))
-            return super()._admit()
-
-    scheduler = Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
-    scheduler.held = {}
-    return scheduler
+    def _admit(self) -> Request | None:
+        head = self._waiting.head()
+        if head and head.rid in self.held:
+            self.manager._release(self.held.pop(head.rid).astype(np.int32))
+        return super()._admit()
 
 
 @fault(
@@ -140,13 +125,10 @@ def abort_swapped_leaks(num_blocks: int, block_size: int, max_seqs: int, max_tok
 
 
 @fault("KVP-SCHED-010", "a duplicate id replaces the running request", model="vllm-project/vllm#51637")
-def duplicate_replaces(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
-            self.abort(rid)
-            super().submit(rid, tokens, max_new, priority)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class DuplicateReplaces(Scheduler):
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        self.abort(rid)
+        super().submit(rid, tokens, max_new, priority)
 
 
 @fault(
@@ -154,25 +136,19 @@ def duplicate_replaces(num_blocks: int, block_size: int, max_seqs: int, max_toke
     "a duplicate id is an error, and ends the request that has it",
     model="vllm-project/vllm#51637",
 )
-def duplicate_ends_the_first(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
-            try:
-                super().submit(rid, tokens, max_new, priority)
-            except BadInput:
-                self.abort(rid)
-                raise
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class DuplicateEndsTheFirst(Scheduler):
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        try:
+            super().submit(rid, tokens, max_new, priority)
+        except BadInput:
+            self.abort(rid)
+            raise
 
 
 @fault("KVP-SCHED-010", "a request for no tokens is served one", model="none known")
-def no_output_accepted(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
-            super().submit(rid, tokens, max(1, max_new), priority)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class NoOutputAccepted(Scheduler):
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        super().submit(rid, tokens, max(1, max_new), priority)
 
 
 # ------------------------------------------------------------ SCHED-011
@@ -183,14 +159,11 @@ def no_output_accepted(num_blocks: int, block_size: int, max_seqs: int, max_toke
     "the last block of a finished request is not given back",
     model="sgl-project/sglang#38981",
 )
-def last_block_kept(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _finish(self, requests: list[Request]) -> None:
-            for request in requests:
-                self.manager.pool.retain(self._running.table(request)[-1:].astype(np.intp))
-            super()._finish(requests)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class LastBlockKept(Scheduler):
+    def _finish(self, requests: list[Request]) -> None:
+        for request in requests:
+            self.manager.pool.retain(self._running.table(request)[-1:].astype(np.intp))
+        super()._finish(requests)
 
 
 @fault(

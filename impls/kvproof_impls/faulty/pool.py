@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,13 @@ from .registry import fault
     "an append that does not fit loses the block it had begun with",
     model="NVIDIA/TensorRT-LLM#12834",
 )
-def append_leaks(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append(self, seq: int, tokens: Sequence[int]) -> None:
-            try:
-                super().append(seq, tokens)
-            except (OutOfBlocks, Refused):
-                self.pool.take(min(1, self.pool.available))
-                raise
-
-    return Faulty(num_blocks, block_size)
+class AppendLeaks(Manager):
+    def append(self, seq: int, tokens: Sequence[int]) -> None:
+        try:
+            super().append(seq, tokens)
+        except (OutOfBlocks, Refused):
+            self.pool.take(min(1, self.pool.available))
+            raise
 
 
 @fault(
@@ -38,16 +35,13 @@ def append_leaks(num_blocks: int, block_size: int) -> Manager:
     "an add that does not fit loses the block it had begun with",
     model="sgl-project/sglang#35270",
 )
-def add_leaks(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            try:
-                return super().add(seq, tokens, keys)
-            except (OutOfBlocks, Refused):
-                self.pool.take(min(1, self.pool.available))
-                raise
-
-    return Faulty(num_blocks, block_size)
+class AddLeaks(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        try:
+            return super().add(seq, tokens, keys)
+        except (OutOfBlocks, Refused):
+            self.pool.take(min(1, self.pool.available))
+            raise
 
 
 @fault(
@@ -55,14 +49,11 @@ def add_leaks(num_blocks: int, block_size: int) -> Manager:
     "the first release of a shared block puts it back though others hold it",
     model="LMCache/LMCache#5005",
 )
-def shared_block_queued(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def _release(self, blocks: Int32) -> None:
-            held = blocks[self.pool.state[blocks] > 0]
-            self.pool.state[held] = 1
-            super()._release(held)
-
-    return Faulty(num_blocks, block_size)
+class SharedBlockQueued(Manager):
+    def _release(self, blocks: Int32) -> None:
+        held = blocks[self.pool.state[blocks] > 0]
+        self.pool.state[held] = 1
+        super()._release(held)
 
 
 @fault(
@@ -99,16 +90,13 @@ def lost_blocks_counted(num_blocks: int, block_size: int) -> Manager:
     "an append that does not fit leaves the blocks it got in the table",
     model="lightseekorg/tokenspeed#767",
 )
-def append_keeps_its_part(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append(self, seq: int, tokens: Sequence[int]) -> None:
-            try:
-                super().append(seq, tokens)
-            except (OutOfBlocks, Refused):
-                self.tables.grow(self.tables.live_row(seq), self.pool.take(self.pool.available))
-                raise
-
-    return Faulty(num_blocks, block_size)
+class AppendKeepsItsPart(Manager):
+    def append(self, seq: int, tokens: Sequence[int]) -> None:
+        try:
+            super().append(seq, tokens)
+        except (OutOfBlocks, Refused):
+            self.tables.grow(self.tables.live_row(seq), self.pool.take(self.pool.available))
+            raise
 
 
 @fault(
@@ -116,17 +104,14 @@ def append_keeps_its_part(num_blocks: int, block_size: int) -> Manager:
     "an add that does not fit keeps its references to the blocks it matched",
     model="vllm-project/vllm#11565",
 )
-def failed_add_keeps_references(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            try:
-                return super().add(seq, tokens, keys)
-            except (OutOfBlocks, Refused):
-                hit = self._cache().match(token_array(tokens), *parse_keys(keys))
-                self.pool.retain(hit.blocks)
-                raise
-
-    return Faulty(num_blocks, block_size)
+class FailedAddKeepsReferences(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        try:
+            return super().add(seq, tokens, keys)
+        except (OutOfBlocks, Refused):
+            hit = self._cache().match(token_array(tokens), *parse_keys(keys))
+            self.pool.retain(hit.blocks)
+            raise
 
 
 @fault("KVP-POOL-005", "ids wrap around, and block 0 is handed out", model="ovg-project/kvcached#398")
@@ -173,14 +158,11 @@ def needless_block(num_blocks: int, block_size: int) -> Manager:
     "with an empty pool an append is refused though it needs no block",
     model="vllm-project/vllm#17474",
 )
-def zero_blocks_refused(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append(self, seq: int, tokens: Sequence[int]) -> None:
-            if not self.pool.available and seq in self.tables.row_of:
-                raise OutOfBlocks("the pool is empty")
-            super().append(seq, tokens)
-
-    return Faulty(num_blocks, block_size)
+class ZeroBlocksRefused(Manager):
+    def append(self, seq: int, tokens: Sequence[int]) -> None:
+        if not self.pool.available and seq in self.tables.row_of:
+            raise OutOfBlocks("the pool is empty")
+        super().append(seq, tokens)
 
 
 @fault(
@@ -197,6 +179,24 @@ def linear_scan(num_blocks: int, block_size: int) -> Manager:
 
     class Faulty(Manager):
         pool_type = ScannedPool
+
+    return Faulty(num_blocks, block_size)
+
+
+@fault("KVP-POOL-007", "free blocks are taken from the front of a list", model="none known")
+def taken_from_the_front(num_blocks: int, block_size: int) -> Manager:
+    class ListPool(Pool):
+        def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
+            super().__init__(num_blocks, reserved, on_evict)
+            self.line = list(range(num_blocks))
+
+        def take(self, count: int) -> Int32:
+            for _ in range(count):
+                self.line.append(self.line.pop(0))  # all the others move up
+            return super().take(count)
+
+    class Faulty(Manager):
+        pool_type = ListPool
 
     return Faulty(num_blocks, block_size)
 
@@ -245,15 +245,12 @@ def freed_twice(num_blocks: int, block_size: int) -> Manager:
     "releasing a free block queues it again",
     model="correaswebert/paged-attention: no guard against a second free",
 )
-def released_twice(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def release(self, block: int) -> None:
-            if self.pool.state[block] == 0:
-                self.pool.push(np.array([block]))
-            else:
-                super().release(block)
-
-    return Faulty(num_blocks, block_size)
+class ReleasedTwice(Manager):
+    def release(self, block: int) -> None:
+        if self.pool.state[block] == 0:
+            self.pool.push(np.array([block]))
+        else:
+            super().release(block)
 
 
 @fault(
@@ -261,14 +258,11 @@ def released_twice(num_blocks: int, block_size: int) -> Manager:
     "a batched release queues every entry whose final count is zero",
     model="vllm-project/vllm#42571",
 )
-def batch_queued_by_entry(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def release_many(self, blocks: Sequence[int]) -> None:
-            super().release_many(blocks)
-            again = [b for i, b in enumerate(blocks) if b in blocks[:i] and self.pool.state[b] == 0]
-            self.pool.push(np.array(again, np.int32))
-
-    return Faulty(num_blocks, block_size)
+class BatchQueuedByEntry(Manager):
+    def release_many(self, blocks: Sequence[int]) -> None:
+        super().release_many(blocks)
+        again = [b for i, b in enumerate(blocks) if b in blocks[:i] and self.pool.state[b] == 0]
+        self.pool.push(np.array(again, np.int32))
 
 
 @fault(
@@ -276,13 +270,10 @@ def batch_queued_by_entry(num_blocks: int, block_size: int) -> Manager:
     "a reference to a free block brings it back to life, and it stays in the free list",
     model="VARUN3WARE/Paged-Attention: a free block can be retained",
 )
-def free_block_retained(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def retain(self, block: int) -> None:
-            self.pool.state[block] = max(0, self.pool.state.item(block)) + 1
-            self.raw.references[block] += 1
-
-    return Faulty(num_blocks, block_size)
+class FreeBlockRetained(Manager):
+    def retain(self, block: int) -> None:
+        self.pool.state[block] = max(0, self.pool.state.item(block)) + 1
+        self.raw.references[block] += 1
 
 
 @fault(
@@ -290,13 +281,10 @@ def free_block_retained(num_blocks: int, block_size: int) -> Manager:
     "freeing a swapped-out sequence leaks its host blocks",
     model="NVIDIA/TensorRT-LLM#15018",
 )
-def host_blocks_leak(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def free(self, seq: int) -> None:
-            self.tables.away.discard(self.tables.row(seq))
-            super().free(seq)
-
-    return Faulty(num_blocks, block_size)
+class HostBlocksLeak(Manager):
+    def free(self, seq: int) -> None:
+        self.tables.away.discard(self.tables.row(seq))
+        super().free(seq)
 
 
 @fault(
@@ -304,12 +292,9 @@ def host_blocks_leak(num_blocks: int, block_size: int) -> Manager:
     "freeing a sequence gives back its computed blocks only",
     model="vllm-project/vllm#44100",
 )
-def uncomputed_blocks_leak(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def free(self, seq: int) -> None:
-            row = self.tables.row(seq)
-            if row not in self.tables.away:
-                self.tables.shrink(row, self.tables.blocks_of(self.tables.computed.item(row)))
-            super().free(seq)
-
-    return Faulty(num_blocks, block_size)
+class UncomputedBlocksLeak(Manager):
+    def free(self, seq: int) -> None:
+        row = self.tables.row(seq)
+        if row not in self.tables.away:
+            self.tables.shrink(row, self.tables.blocks_of(self.tables.computed.item(row)))
+        super().free(seq)

@@ -19,14 +19,11 @@ from .scheduling import over
 
 
 @fault("KVP-PREEMPT-002", "a victim goes to the end of the queue", model="none known")
-def victim_to_the_end(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _back(self, victim: Request) -> None:
-            victim.key = (0, self._arrivals)
-            self._arrivals += 1
-            super()._back(victim)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class VictimToTheEnd(Scheduler):
+    def _back(self, victim: Request) -> None:
+        victim.key = (0, self._arrivals)
+        self._arrivals += 1
+        super()._back(victim)
 
 
 def everybody(running: Running) -> list[Request]:
@@ -120,13 +117,10 @@ def ping_pong(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) 
     "a resume needs blocks for the known tokens only, so the same request is the victim again",
     model="vllm-project/vllm#28018",
 )
-def preempted_without_bound(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _back(self, victim: Request) -> None:
-            super()._back(victim)
-            victim.preempted = False
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class PreemptedWithoutBound(Scheduler):
+    def _back(self, victim: Request) -> None:
+        super()._back(victim)
+        victim.preempted = False
 
 
 @fault(

@@ -22,27 +22,24 @@ Items: TypeAlias = tuple[Media, ...]
     "the look-up goes on after a miss, and heads are evicted before tails",
     model="jianzhnie/mini-vllm: a miss at block 0 and a hit at block 1 are counted as a hit",
 )
-def look_up_goes_on(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            n = super().add(seq, tokens, keys)
-            row, cache = self.tables.row(seq), self._cache()
-            names = cache.block_keys(token_array(tokens)[:-1], *parse_keys(keys))
-            for index in range(n // self.block_size, len(names)):
-                found = cache.map.get(int.from_bytes(names[index], "little", signed=True))
-                if found is not None:
-                    fresh = self.tables.matrix[row, index : index + 1].copy()
-                    self.pool.retain(np.array([found]))
-                    self.tables.matrix[row, index] = found
-                    self._release(fresh)
-                    n = (index + 1) * self.block_size
-            self.tables.computed[row] = n
-            return n
+class LookUpGoesOn(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        n = super().add(seq, tokens, keys)
+        row, cache = self.tables.row(seq), self._cache()
+        names = cache.block_keys(token_array(tokens)[:-1], *parse_keys(keys))
+        for index in range(n // self.block_size, len(names)):
+            found = cache.map.get(int.from_bytes(names[index], "little", signed=True))
+            if found is not None:
+                fresh = self.tables.matrix[row, index : index + 1].copy()
+                self.pool.retain(np.array([found]))
+                self.tables.matrix[row, index] = found
+                self._release(fresh)
+                n = (index + 1) * self.block_size
+        self.tables.computed[row] = n
+        return n
 
-        def _release(self, blocks: Int32) -> None:
-            super()._release(blocks[::-1])
-
-    return Faulty(num_blocks, block_size)
+    def _release(self, blocks: Int32) -> None:
+        super()._release(blocks[::-1])
 
 
 @fault("KVP-PREFIX-004", "a hit may be the whole prompt", model="GeeeekExplorer/nano-vllm#144")
@@ -83,16 +80,13 @@ def partial_tail_shared(num_blocks: int, block_size: int) -> Manager:
 
 
 @fault("KVP-PREFIX-006", "blocks are published when they are allocated", model="vllm-project/vllm#29387")
-def published_at_allocation(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            n = super().add(seq, tokens, keys)
-            row = self.tables.row(seq)
-            full = len(tokens) // self.block_size
-            self._drop(self._cache().publish(row, self.tables.matrix[row], full))
-            return n
-
-    return Faulty(num_blocks, block_size)
+class PublishedAtAllocation(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        n = super().add(seq, tokens, keys)
+        row = self.tables.row(seq)
+        full = len(tokens) // self.block_size
+        self._drop(self._cache().publish(row, self.tables.matrix[row], full))
+        return n
 
 
 @fault(
@@ -100,23 +94,20 @@ def published_at_allocation(num_blocks: int, block_size: int) -> Manager:
     "new blocks are taken before the matched ones are held",
     model="vllm-project/vllm#10507",
 )
-def matched_blocks_evicted(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            _, values, length, hit = self._plan_add(seq, tokens, keys)
-            assert values is not None
-            cached = len(hit.blocks) * self.block_size
-            fresh = self.pool.take(self.tables.blocks_of(length) - len(hit.blocks))
-            self.pool.retain(hit.blocks)
-            row = self._new_row(seq)
-            self.tables.grow(row, np.concatenate((hit.blocks, fresh)))
-            self.tables.set_length(row, length)
-            self.tables.computed[row] = cached
-            self._cache().begin(row, *parse_keys(keys), hit)
-            self._cache().keep(self.tables.matrix[row], cached, values[cached:])
-            return cached
-
-    return Faulty(num_blocks, block_size)
+class MatchedBlocksEvicted(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        _, values, length, hit = self._plan_add(seq, tokens, keys)
+        assert values is not None
+        cached = len(hit.blocks) * self.block_size
+        fresh = self.pool.take(self.tables.blocks_of(length) - len(hit.blocks))
+        self.pool.retain(hit.blocks)
+        row = self._new_row(seq)
+        self.tables.grow(row, np.concatenate((hit.blocks, fresh)))
+        self.tables.set_length(row, length)
+        self.tables.computed[row] = cached
+        self._cache().begin(row, *parse_keys(keys), hit)
+        self._cache().keep(self.tables.matrix[row], cached, values[cached:])
+        return cached
 
 
 @fault(
@@ -124,23 +115,20 @@ def matched_blocks_evicted(num_blocks: int, block_size: int) -> Manager:
     "of two equal blocks that are idle the second takes the place of the first, which is lost",
     model="tang-jiapeng/nano-vllm-v1: the second release overwrites the first under one key",
 )
-def second_overwrites_first(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def free(self, seq: int) -> None:
-            cache, row = self._cache(), self.tables.row(seq)
-            table = self.tables.blocks(row)[: self.tables.computed.item(row) // self.block_size]
-            names = cache.block_keys(cache.tokens[table].reshape(-1), Domain(), ())
-            for block, name in zip(table.tolist(), names, strict=True):
-                key = int.from_bytes(name, "little", signed=True)
-                first = cache.map.get(key, block)
-                if first != block and self.pool.state[first] < 0:
-                    cache.map[key], cache.key[block], cache.key[first] = block, key, 0
-                    cache.parent[block] = cache.parent[first]
-                    self.pool.state[first] = 0
-                    self.pool.evictable -= 1
-            super().free(seq)
-
-    return Faulty(num_blocks, block_size)
+class SecondOverwritesFirst(Manager):
+    def free(self, seq: int) -> None:
+        cache, row = self._cache(), self.tables.row(seq)
+        table = self.tables.blocks(row)[: self.tables.computed.item(row) // self.block_size]
+        names = cache.block_keys(cache.tokens[table].reshape(-1), Domain(), ())
+        for block, name in zip(table.tolist(), names, strict=True):
+            key = int.from_bytes(name, "little", signed=True)
+            first = cache.map.get(key, block)
+            if first != block and self.pool.state[first] < 0:
+                cache.map[key], cache.key[block], cache.key[first] = block, key, 0
+                cache.parent[block] = cache.parent[first]
+                self.pool.state[first] = 0
+                self.pool.evictable -= 1
+        super().free(seq)
 
 
 @fault("KVP-PREFIX-012", "a hit is rounded to the nearest block", model="neuralmagic/nm-vllm#3")
@@ -166,33 +154,24 @@ def hit_rounded_up(num_blocks: int, block_size: int) -> Manager:
     "draft tokens are published before they are verified",
     model="vllm-project/vllm#18668",
 )
-def drafts_published(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append(self, seq: int, tokens: Sequence[int]) -> None:
-            super().append(seq, tokens)
-            row = self.tables.row(seq)
-            full = self.tables.seq_lens.item(row) // self.block_size
-            self._drop(self._cache().publish(row, self.tables.matrix[row], full))
-
-    return Faulty(num_blocks, block_size)
+class DraftsPublished(Manager):
+    def append(self, seq: int, tokens: Sequence[int]) -> None:
+        super().append(seq, tokens)
+        row = self.tables.row(seq)
+        full = self.tables.seq_lens.item(row) // self.block_size
+        self._drop(self._cache().publish(row, self.tables.matrix[row], full))
 
 
 @fault("KVP-PREFIX-014", "reset says yes and leaves the map", model="vllm-project/vllm#9744")
-def reset_forgets_nothing(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def reset_prefix_cache(self) -> bool:
-            return True
-
-    return Faulty(num_blocks, block_size)
+class ResetForgetsNothing(Manager):
+    def reset_prefix_cache(self) -> bool:
+        return True
 
 
 @fault("KVP-PREFIX-014", "reset forgets idle blocks only", model="InternLM/lmdeploy#4917")
-def reset_spares_the_running(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def reset_prefix_cache(self) -> bool:
-            idle = self.pool.queued()
-            self._cache().forget(idle)
-            self.pool.drop(idle.tolist())
-            return True
-
-    return Faulty(num_blocks, block_size)
+class ResetSparesTheRunning(Manager):
+    def reset_prefix_cache(self) -> bool:
+        idle = self.pool.queued()
+        self._cache().forget(idle)
+        self.pool.drop(idle.tolist())
+        return True

@@ -152,14 +152,11 @@ def refused_without_a_reason(num_blocks: int, block_size: int, max_seqs: int, ma
     "a head that did not fit once is never looked at again, and blocks all behind it",
     model="vllm-project/vllm#45388",
 )
-def head_forgotten(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _finish(self, requests: list[Request]) -> None:
-            stuck = self._stuck
-            super()._finish(requests)
-            self._stuck = stuck
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class HeadForgotten(Scheduler):
+    def _finish(self, requests: list[Request]) -> None:
+        stuck = self._stuck
+        super()._finish(requests)
+        self._stuck = stuck
 
 
 @fault(
@@ -176,15 +173,24 @@ def watermark_deadlock(num_blocks: int, block_size: int, max_seqs: int, max_toke
     return over(Scheduler(Manager(num_blocks, block_size), max_seqs, max_tokens, watermark=1), Strict)
 
 
-@fault("KVP-SCHED-005", "an aborted request keeps its seat", model="vllm-project/vllm#53130")
-def seat_not_given_back(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def abort(self, rid: int) -> None:
-            before = len(self._running)
-            super().abort(rid)
-            self.max_running -= before - len(self._running)
+@fault(
+    "KVP-SCHED-005",
+    "a request that fits to the last slot is refused: its last token, which is only sampled, counts",
+    model="none known",
+)
+class SampledTokenCounted(Scheduler):
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        if len(tokens) + max_new > self.manager.pool.capacity * self.manager.block_size:
+            raise Refused(f"request {rid}: {len(tokens)} tokens and {max_new} new ones")
+        super().submit(rid, tokens, max_new, priority)
 
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+@fault("KVP-SCHED-005", "an aborted request keeps its seat", model="vllm-project/vllm#53130")
+class SeatNotGivenBack(Scheduler):
+    def abort(self, rid: int) -> None:
+        before = len(self._running)
+        super().abort(rid)
+        self.max_running -= before - len(self._running)
 
 
 @fault(
@@ -192,21 +198,18 @@ def seat_not_given_back(num_blocks: int, block_size: int, max_seqs: int, max_tok
     "tokens of a row that is aborted before its feed are in flight for ever",
     model="vllm-project/vllm#53130",
 )
-def budget_not_refunded(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        in_flight: dict[int, int] = {}  # noqa: RUF012
+class BudgetNotRefunded(Scheduler):
+    in_flight: dict[int, int]
 
-        def plan(self) -> list[Row]:
-            rows = super().plan()
-            self.in_flight = {rid: hi - lo for rid, lo, hi, _ in rows}
-            return rows
+    def plan(self) -> list[Row]:
+        rows = super().plan()
+        self.in_flight = {rid: hi - lo for rid, lo, hi, _ in rows}
+        return rows
 
-        def abort(self, rid: int) -> None:
-            super().abort(rid)
-            if any(self._planned):
-                self.max_tokens = max(0, self.max_tokens - self.in_flight.pop(rid, 0))
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+    def abort(self, rid: int) -> None:
+        super().abort(rid)
+        if any(self._planned):
+            self.max_tokens = max(0, self.max_tokens - self.in_flight.pop(rid, 0))
 
 
 @fault(
@@ -214,32 +217,23 @@ def budget_not_refunded(num_blocks: int, block_size: int, max_seqs: int, max_tok
     "a request that cannot grow disappears",
     model="K-RAMYA05/mini-vLLM: a request that cannot grow disappears",
 )
-def victim_disappears(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _back(self, victim: Request) -> None:
-            del self._requests[victim.rid]
-            victim.state = State.ENDED
-            self._stuck = None
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class VictimDisappears(Scheduler):
+    def _back(self, victim: Request) -> None:
+        del self._requests[victim.rid]
+        victim.state = State.ENDED
+        self._stuck = None
 
 
 @fault("KVP-SCHED-005", "a request ends one token short of max_new", model="none known")
-def one_token_short(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
-            super().submit(rid, tokens, max_new - (max_new > 1), priority)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class OneTokenShort(Scheduler):
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        super().submit(rid, tokens, max_new - (max_new > 1), priority)
 
 
 @fault("KVP-SCHED-005", "a request ends one token after max_new", model="none known")
-def one_token_more(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
-            try:
-                super().submit(rid, tokens, max_new + (max_new > 0), priority)
-            except ContractError:
-                super().submit(rid, tokens, max_new, priority)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class OneTokenMore(Scheduler):
+    def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
+        try:
+            super().submit(rid, tokens, max_new + (max_new > 0), priority)
+        except ContractError:
+            super().submit(rid, tokens, max_new, priority)

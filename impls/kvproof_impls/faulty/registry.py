@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kvproof_impls.reference.manager import Manager
 from kvproof_impls.reference.scheduler import Scheduler
 
-Make: TypeAlias = Callable[[int, int], Manager] | Callable[[int, int, int, int], Scheduler]
-"""A factory of block managers from num_blocks and block_size, or of schedulers from max_seqs and
-max_tokens as well."""
+Make: TypeAlias = (
+    Callable[[int, int], Manager] | Callable[[int, int, int, int], Scheduler] | Callable[[], Any]
+)
+"""A factory of block managers from num_blocks and block_size, of schedulers from max_seqs and
+max_tokens as well, or of kernels from nothing."""
+Planted = TypeVar("Planted", bound=Make | type[Manager] | type[Scheduler])
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,27 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(requirement: str, text: str, *, model: str) -> Callable[[Make], Make]:
-    """Enter the decorated factory under its own name."""
+def fault(requirement: str, text: str, *, model: str) -> Callable[[Planted], Planted]:
+    """Enter the decorated factory under its own name, or a class that is wrong: FreedTwice as freed_twice.
 
-    def plant(make: Make) -> Make:
-        name = make.__name__
+    A class of schedulers is made over a sound manager.
+    """
+
+    def plant(planted: Planted) -> Planted:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", planted.__name__).lower()
         if name in FAULTS:
             raise ValueError(f"two planted faults are named {name}")
+        make: Make = planted
+        if isinstance(planted, type) and issubclass(planted, Scheduler):
+            make = _over_a_manager(planted)
         FAULTS[name] = Fault(name, requirement, text, model, make)
-        return make
+        return planted
 
     return plant
+
+
+def _over_a_manager(kind: type[Scheduler]) -> Make:
+    def make(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+        return kind(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+    return make

@@ -1,37 +1,33 @@
-"""Planted faults of the resume, which change the output: PREEMPT-001, META."""
+"""Planted faults of the resume, which change the output: PREEMPT-001."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from kvproof.contract import Block
 from kvproof_impls.reference.arrays import Int32
 from kvproof_impls.reference.decoding import Row
-from kvproof_impls.reference.host import HostTier, Parked
 from kvproof_impls.reference.manager import Manager
 from kvproof_impls.reference.requests import Request
 from kvproof_impls.reference.scheduler import Chunk, Fed, Scheduler
 
 from .registry import fault
+from .swap import HostCopyOverwritten
 
 # ------------------------------------------------------------ PREEMPT-001
 
 
 @fault("KVP-PREEMPT-001", "a victim resumes from its prompt only", model="vllm-project/vllm#26385")
-def resumes_from_the_prompt(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _back(self, victim: Request) -> None:
-            victim.generated.clear()
-            super()._back(victim)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class ResumesFromThePrompt(Scheduler):
+    def _back(self, victim: Request) -> None:
+        victim.generated.clear()
+        super()._back(victim)
 
 
-class Eager(Scheduler):
-    """Keeps the token of a row that samples nothing, if `samples` says so."""
-
+@fault("KVP-PREEMPT-001", "the token of every row is kept, sampled or not", model="none known")
+class PoisonKept(Scheduler):
     def samples(self, chunk: Chunk) -> bool:
         return True
 
@@ -50,17 +46,9 @@ class Eager(Scheduler):
     "a chunk that ends inside the generated part is taken to have sampled",
     model="vllm-project/vllm-omni#6053",
 )
-def samples_inside_the_resume(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Eager):
-        def samples(self, chunk: Chunk) -> bool:
-            return len(chunk.request.prompt) <= chunk.high
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
-
-
-@fault("KVP-PREEMPT-001", "the token of every row is kept, sampled or not", model="none known")
-def poison_kept(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    return Eager(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class SamplesInsideTheResume(PoisonKept):
+    def samples(self, chunk: Chunk) -> bool:
+        return len(chunk.request.prompt) <= chunk.high
 
 
 @fault(
@@ -68,26 +56,23 @@ def poison_kept(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int
     "what is streamed out has the tokens of rows that sampled nothing, though none is computed",
     model="none known",
 )
-def poison_in_the_output(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        streamed: dict[int, list[int]]
+class PoisonInTheOutput(Scheduler):
+    def __init__(self, manager: Manager, max_seqs: int, max_tokens: int) -> None:
+        super().__init__(manager, max_seqs, max_tokens)
+        self.streamed: dict[int, list[int]] = {}
 
-        def plan(self) -> list[Row]:
-            rows = super().plan()
-            self.planned_ids = [row[0] for row in rows]
-            return rows
+    def plan(self) -> list[Row]:
+        rows = super().plan()
+        self.planned_ids = [row[0] for row in rows]
+        return rows
 
-        def feed(self, tokens: Sequence[Fed]) -> list[int]:
-            for rid, token in zip(self.planned_ids, tokens, strict=True):
-                self.streamed.setdefault(rid, []).extend([token] if isinstance(token, int) else token)
-            return super().feed(tokens)
+    def feed(self, tokens: Sequence[Fed]) -> list[int]:
+        for rid, token in zip(self.planned_ids, tokens, strict=True):
+            self.streamed.setdefault(rid, []).extend([token] if isinstance(token, int) else token)
+        return super().feed(tokens)
 
-        def output(self, rid: int) -> list[int]:
-            return self.streamed[rid]
-
-    scheduler = Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
-    scheduler.streamed = {}
-    return scheduler
+    def output(self, rid: int) -> list[int]:
+        return self.streamed[rid]
 
 
 @fault(
@@ -95,21 +80,18 @@ def poison_in_the_output(num_blocks: int, block_size: int, max_seqs: int, max_to
     "the blocks of a resumed request are appended to those it has lost",
     model="vllm-project/vllm#46595",
 )
-def lost_blocks_still_in_table(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        last: Mapping[int, Int32] = {}
-        lost: dict[int, Int32]
+class LostBlocksStillInTable(Scheduler):
+    def __init__(self, manager: Manager, max_seqs: int, max_tokens: int) -> None:
+        super().__init__(manager, max_seqs, max_tokens)
+        self.lost: dict[int, Int32] = {}
+        self.last: dict[int, Int32] = {}
 
-        def plan(self) -> list[Row]:
-            rows = super().plan()
-            self.lost |= {rid: self.last[rid] for rid in self._preempted if rid in self.last}
-            self.last = {rid: table.copy() for rid, _, _, table in rows}
-            none = np.zeros(0, np.int32)
-            return [(r, lo, hi, np.concatenate((self.lost.get(r, none), table))) for r, lo, hi, table in rows]
-
-    scheduler = Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
-    scheduler.lost = {}
-    return scheduler
+    def plan(self) -> list[Row]:
+        rows = super().plan()
+        self.lost |= {rid: self.last[rid] for rid in self._preempted if rid in self.last}
+        self.last = {rid: table.copy() for rid, _, _, table in rows}
+        none = np.zeros(0, np.int32)
+        return [(r, lo, hi, np.concatenate((self.lost.get(r, none), table))) for r, lo, hi, table in rows]
 
 
 @fault(
@@ -118,19 +100,7 @@ def lost_blocks_still_in_table(num_blocks: int, block_size: int, max_seqs: int, 
     model="NVIDIA/TensorRT-LLM#9056",
 )
 def swapped_out_overwritten(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class HastyTier(HostTier):
-        def park(self, row: int, count: int, tokens: Int32 | None) -> Int32:
-            blocks = super().park(row, count, tokens)
-            self.pool.push(blocks[::-1])
-            return blocks
-
-        def leave(self, row: int) -> Parked:
-            return self.parked.pop(row)
-
-    class Hasty(Manager):
-        host_type = HastyTier
-
-    return Scheduler(Hasty(num_blocks, block_size), max_seqs, max_tokens, swap=True)
+    return Scheduler(HostCopyOverwritten(num_blocks, block_size), max_seqs, max_tokens, swap=True)
 
 
 @fault(
@@ -148,30 +118,3 @@ def swapped_in_late(num_blocks: int, block_size: int, max_seqs: int, max_tokens:
             return due + [pair for pair in now if isinstance(pair[1], tuple)]
 
     return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens, swap=True)
-
-
-# ------------------------------------------------------------ META-001
-
-
-@fault("KVP-META-001", "a victim resumes one token early", model="none known")
-def resumes_one_token_early(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _back(self, victim: Request) -> None:
-            del victim.generated[-1:]
-            super()._back(victim)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
-
-
-@fault(
-    "KVP-META-001",
-    "what a victim had generated becomes part of its prompt",
-    model="vllm-project/vllm-metal#128",
-)
-def merged_into_the_prompt(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _back(self, victim: Request) -> None:
-            victim.prompt, victim.generated = victim.tokens(), []
-            super()._back(victim)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)

@@ -29,14 +29,11 @@ def over(scheduler: Scheduler, running: type[Running]) -> Scheduler:
     "a prompt that is admitted is planned whole, whatever is left of the budget",
     model="ROCm/ATOM#408",
 )
-def long_prompt_overshoots(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _chunk(
-            self, request: Request, budget: int, drafts: int, rows: list[Row], chunks: list[Chunk]
-        ) -> tuple[int, int]:
-            return super()._chunk(request, request.length - request.computed, drafts, rows, chunks)
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class LongPromptOvershoots(Scheduler):
+    def _chunk(
+        self, request: Request, budget: int, drafts: int, rows: list[Row], chunks: list[Chunk]
+    ) -> tuple[int, int]:
+        return super()._chunk(request, request.length - request.computed, drafts, rows, chunks)
 
 
 @fault(
@@ -48,21 +45,28 @@ def seats_not_counted(num_blocks: int, block_size: int, max_seqs: int, max_token
     return Scheduler(Manager(num_blocks, block_size), max_tokens, max_tokens)
 
 
-@fault("KVP-SCHED-002", "a preempted request stays in the plan", model="vllm-project/vllm#23347")
-def victim_stays_in_plan(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
+@fault("KVP-SCHED-001", "rows that decode are not counted in the token budget", model="none known")
+def decodes_not_counted(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
     class Faulty(Scheduler):
-        last: Sequence[Row] = ()
-
         def plan(self) -> list[Row]:
-            rows = super().plan()
-            victims = [(r, hi, hi + 1, table) for r, _, hi, table in self.last if r in self._preempted]
-            self.last = [(rid, lo, hi, table.copy()) for rid, lo, hi, table in rows]
-            return rows + victims
-
-        def feed(self, tokens: Sequence[Fed]) -> list[int]:
-            return super().feed(tokens[: len(self.last)])
+            self.max_tokens = max_tokens + len(self._running.batch)
+            return super().plan()
 
     return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+
+
+@fault("KVP-SCHED-002", "a preempted request stays in the plan", model="vllm-project/vllm#23347")
+class VictimStaysInPlan(Scheduler):
+    last: Sequence[Row] = ()
+
+    def plan(self) -> list[Row]:
+        rows = super().plan()
+        victims = [(r, hi, hi + 1, table) for r, _, hi, table in self.last if r in self._preempted]
+        self.last = [(rid, lo, hi, table.copy()) for rid, lo, hi, table in rows]
+        return rows + victims
+
+    def feed(self, tokens: Sequence[Fed]) -> list[int]:
+        return super().feed(tokens[: len(self.last)])
 
 
 @fault("KVP-SCHED-002", "a long chunk is planned as several rows of one request", model="none known")
@@ -90,18 +94,15 @@ def several_rows_a_request(num_blocks: int, block_size: int, max_seqs: int, max_
     "a request is admitted though the budget is spent, with a row of no positions",
     model="vllm-project/vllm#49097",
 )
-def empty_row_at_spent_budget(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def plan(self) -> list[Row]:
-            rows = super().plan()
-            spent = sum(hi - lo for _, lo, hi, _ in rows) == self.max_tokens
-            if spent and (request := self._admit()):
-                at = request.computed
-                rows.append((request.rid, at, at, self._running.table(request)))
-                self._planned[1].append(Chunk(request, at, []))
-            return rows
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class EmptyRowAtSpentBudget(Scheduler):
+    def plan(self) -> list[Row]:
+        rows = super().plan()
+        spent = sum(hi - lo for _, lo, hi, _ in rows) == self.max_tokens
+        if spent and (request := self._admit()):
+            at = request.computed
+            rows.append((request.rid, at, at, self._running.table(request)))
+            self._planned[1].append(Chunk(request, at, []))
+        return rows
 
 
 # ------------------------------------------------------------ SCHED-003
@@ -112,27 +113,21 @@ def empty_row_at_spent_budget(num_blocks: int, block_size: int, max_seqs: int, m
     "the token at the chunk edge is computed twice",
     model="Wenyueh/MinivLLM: the same position is decoded for ever",
 )
-def chunk_edge_repeated(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _feed_chunk(self, chunk: Chunk, entry: list[int]) -> list[Request]:
-            done = super()._feed_chunk(chunk, entry)
-            if not entry:
-                chunk.request.computed -= 1
-            return done
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class ChunkEdgeRepeated(Scheduler):
+    def _feed_chunk(self, chunk: Chunk, entry: list[int]) -> list[Request]:
+        done = super()._feed_chunk(chunk, entry)
+        if not entry:
+            chunk.request.computed -= 1
+        return done
 
 
 @fault("KVP-SCHED-003", "the token at the chunk edge is never computed", model="RBLN-SW/vllm-rbln#499")
-def chunk_edge_skipped(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _feed_chunk(self, chunk: Chunk, entry: list[int]) -> list[Request]:
-            done = super()._feed_chunk(chunk, entry)
-            if not entry and chunk.request.computed + 1 < chunk.request.length:
-                chunk.request.computed += 1
-            return done
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class ChunkEdgeSkipped(Scheduler):
+    def _feed_chunk(self, chunk: Chunk, entry: list[int]) -> list[Request]:
+        done = super()._feed_chunk(chunk, entry)
+        if not entry and chunk.request.computed + 1 < chunk.request.length:
+            chunk.request.computed += 1
+        return done
 
 
 @fault(
@@ -140,22 +135,19 @@ def chunk_edge_skipped(num_blocks: int, block_size: int, max_seqs: int, max_toke
     "the count of a range is taken before the look-up, its start after it",
     model="GeeeekExplorer/nano-vllm#211",
 )
-def counted_before_look_up(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _chunk(
-            self, request: Request, budget: int, drafts: int, rows: list[Row], chunks: list[Chunk]
-        ) -> tuple[int, int]:
-            hit = request.computed if request.rid not in self.manager_knew else 0
-            low, high = super()._chunk(request, budget, drafts, rows, chunks)
-            if hit:
-                rows[-1] = (request.rid, low, low + min(budget, request.length), rows[-1][3])
-            return low, high
+class CountedBeforeLookUp(Scheduler):
+    def _chunk(
+        self, request: Request, budget: int, drafts: int, rows: list[Row], chunks: list[Chunk]
+    ) -> tuple[int, int]:
+        hit = request.computed if request.rid not in self.manager_knew else 0
+        low, high = super()._chunk(request, budget, drafts, rows, chunks)
+        if hit:
+            rows[-1] = (request.rid, low, low + min(budget, request.length), rows[-1][3])
+        return low, high
 
-        def plan(self) -> list[Row]:
-            self.manager_knew = set(self._running.chunks)
-            return super().plan()
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+    def plan(self) -> list[Row]:
+        self.manager_knew = set(self._running.chunks)
+        return super().plan()
 
 
 @fault(
@@ -163,13 +155,10 @@ def counted_before_look_up(num_blocks: int, block_size: int, max_seqs: int, max_
     "the first range starts before the hit, in blocks that others read",
     model="lablup/mlxcel#1760",
 )
-def hit_computed_again(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def plan(self) -> list[Row]:
-            known = {*self._running.chunks, *self._running.batch.seqs}
-            return [(rid, lo if rid in known else 0, hi, table) for rid, lo, hi, table in super().plan()]
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class HitComputedAgain(Scheduler):
+    def plan(self) -> list[Row]:
+        known = {*self._running.chunks, *self._running.batch.seqs}
+        return [(rid, lo if rid in known else 0, hi, table) for rid, lo, hi, table in super().plan()]
 
 
 @fault(
@@ -177,15 +166,12 @@ def hit_computed_again(num_blocks: int, block_size: int, max_seqs: int, max_toke
     "the first range starts one token past the hit",
     model="none known",
 )
-def hit_one_token_too_long(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _admit(self) -> Request | None:
-            request = super()._admit()
-            if request and 0 < request.computed < request.length - 1:
-                request.computed += 1
-            return request
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class HitOneTokenTooLong(Scheduler):
+    def _admit(self) -> Request | None:
+        request = super()._admit()
+        if request and 0 < request.computed < request.length - 1:
+            request.computed += 1
+        return request
 
 
 # ------------------------------------------------------------ SCHED-006
@@ -196,20 +182,17 @@ def hit_one_token_too_long(num_blocks: int, block_size: int, max_seqs: int, max_
     "whatever fits is admitted, past a head that does not, without a bound",
     model="chapter 3.2.3: the loop goes on behind a request that does not fit",
 )
-def small_ones_overtake(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def _admit(self) -> Request | None:
-            request = super()._admit()
-            if request or len(self._running) >= self.max_running:
-                return request
-            for _, later in sorted(self._waiting._heap, key=lambda entry: entry[0]):
-                if later.state is State.WAITING and self._running.start(later):
-                    self._waiting.leave(later)
-                    later.state = State.CHUNKS
-                    return later
-            return None
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class SmallOnesOvertake(Scheduler):
+    def _admit(self) -> Request | None:
+        request = super()._admit()
+        if request or len(self._running) >= self.max_running:
+            return request
+        for _, later in sorted(self._waiting._heap, key=lambda entry: entry[0]):
+            if later.state is State.WAITING and self._running.start(later):
+                self._waiting.leave(later)
+                later.state = State.CHUNKS
+                return later
+        return None
 
 
 @fault("KVP-SCHED-006", "the priority of a request is not read", model="vllm-project/vllm#40004")
@@ -255,11 +238,8 @@ def reserved_counted_twice(num_blocks: int, block_size: int, max_seqs: int, max_
 
 
 @fault("KVP-SCHED-009", "the whole queue is looked at in every step", model="none known")
-def queue_scanned(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
-    class Faulty(Scheduler):
-        def plan(self) -> list[Row]:
-            waiting = [request for _, request in self._waiting._heap if request.state is State.WAITING]
-            self.demand = sum(self._running.blocks_at_end(request) for request in waiting)
-            return super().plan()
-
-    return Faulty(Manager(num_blocks, block_size), max_seqs, max_tokens)
+class QueueScanned(Scheduler):
+    def plan(self) -> list[Row]:
+        waiting = [request for _, request in self._waiting._heap if request.state is State.WAITING]
+        self.demand = sum(self._running.blocks_at_end(request) for request in waiting)
+        return super().plan()

@@ -22,19 +22,16 @@ def recycle(manager: Manager, blocks: Int32) -> None:
 
 
 @fault("KVP-SHARE-001", "a fork copies every block", model="huggingface/transformers#46117")
-def fork_copies_all(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def fork(self, parent: int, child: int) -> None:
-            count = self.tables.num_blocks.item(self.tables.live_row(parent))
-            if count > self.pool.available:
-                raise OutOfBlocks(f"{count} blocks needed")
-            super().fork(parent, child)
-            row = self.tables.row(child)
-            for index, target in enumerate(self.pool.take(count).tolist()):
-                self._copy_on_write(row, index, target)
-            self.tables.set_length(row, self.tables.seq_lens.item(row))
-
-    return Faulty(num_blocks, block_size)
+class ForkCopiesAll(Manager):
+    def fork(self, parent: int, child: int) -> None:
+        count = self.tables.num_blocks.item(self.tables.live_row(parent))
+        if count > self.pool.available:
+            raise OutOfBlocks(f"{count} blocks needed")
+        super().fork(parent, child)
+        row = self.tables.row(child)
+        for index, target in enumerate(self.pool.take(count).tolist()):
+            self._copy_on_write(row, index, target)
+        self.tables.set_length(row, self.tables.seq_lens.item(row))
 
 
 @fault(
@@ -42,13 +39,10 @@ def fork_copies_all(num_blocks: int, block_size: int) -> Manager:
     "a fork counts two references for each block it shares",
     model="vllm-project/vllm#417",
 )
-def fork_counts_twice(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def fork(self, parent: int, child: int) -> None:
-            super().fork(parent, child)
-            self.pool.retain(self.tables.blocks(self.tables.row(child)))
-
-    return Faulty(num_blocks, block_size)
+class ForkCountsTwice(Manager):
+    def fork(self, parent: int, child: int) -> None:
+        super().fork(parent, child)
+        self.pool.retain(self.tables.blocks(self.tables.row(child)))
 
 
 @fault(
@@ -72,15 +66,12 @@ def shared_tail_written(num_blocks: int, block_size: int) -> Manager:
     "the copy of a shared tail takes one slot too few",
     model="vllm-project/vllm-ascend#16013",
 )
-def tail_copied_one_short(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def _copy_on_write(self, row: int, index: int, target: int) -> None:
-            last = (self.tables.computed.item(row) - 1) % self.block_size
-            kept = self.storage.read(target, last)
-            super()._copy_on_write(row, index, target)
-            self.storage.write(target, last, kept)
-
-    return Faulty(num_blocks, block_size)
+class TailCopiedOneShort(Manager):
+    def _copy_on_write(self, row: int, index: int, target: int) -> None:
+        last = (self.tables.computed.item(row) - 1) % self.block_size
+        kept = self.storage.read(target, last)
+        super()._copy_on_write(row, index, target)
+        self.storage.write(target, last, kept)
 
 
 @fault(
@@ -88,20 +79,17 @@ def tail_copied_one_short(num_blocks: int, block_size: int) -> Manager:
     "the roll-back of an append keeps the fresh copy and takes a reference from the tail",
     model="SohamDutta02/paged-kv-cache: after a roll-back the tail has one reference less than owners",
 )
-def roll_back_half_done(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append(self, seq: int, tokens: Sequence[int]) -> None:
-            try:
-                super().append(seq, tokens)
-            except (OutOfBlocks, Refused):
-                row = self.tables.live_row(seq)
-                moves = self.tables.moves([row], self.pool.state)
-                for _, index in moves[: self.pool.available]:
-                    self.pool.take(1)
-                    self.pool.state[self.tables.matrix[row, index]] -= 1
-                raise
-
-    return Faulty(num_blocks, block_size)
+class RollBackHalfDone(Manager):
+    def append(self, seq: int, tokens: Sequence[int]) -> None:
+        try:
+            super().append(seq, tokens)
+        except (OutOfBlocks, Refused):
+            row = self.tables.live_row(seq)
+            moves = self.tables.moves([row], self.pool.state)
+            for _, index in moves[: self.pool.available]:
+                self.pool.take(1)
+                self.pool.state[self.tables.matrix[row, index]] -= 1
+            raise
 
 
 @fault(
@@ -109,21 +97,18 @@ def roll_back_half_done(num_blocks: int, block_size: int) -> Manager:
     "a fork that finds no block for its copy of the tail keeps the references it took",
     model="Leul-Negash/paged-attention-from-scratch: a failed fork leaks the blocks it had taken",
 )
-def failed_fork_keeps_references(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def fork(self, parent: int, child: int) -> None:
-            row = self.tables.live_row(parent)
-            partial = self.tables.seq_lens.item(row) % self.block_size
-            if partial and not self.pool.available:
-                self.pool.retain(self.tables.blocks(row))
-                raise OutOfBlocks("no block for the tail of the child")
-            super().fork(parent, child)
-            if partial:
-                row = self.tables.row(child)
-                self._copy_on_write(row, self.tables.num_blocks.item(row) - 1, self.pool.take(1).item())
-                self.tables.set_length(row, self.tables.seq_lens.item(row))
-
-    return Faulty(num_blocks, block_size)
+class FailedForkKeepsReferences(Manager):
+    def fork(self, parent: int, child: int) -> None:
+        row = self.tables.live_row(parent)
+        partial = self.tables.seq_lens.item(row) % self.block_size
+        if partial and not self.pool.available:
+            self.pool.retain(self.tables.blocks(row))
+            raise OutOfBlocks("no block for the tail of the child")
+        super().fork(parent, child)
+        if partial:
+            row = self.tables.row(child)
+            self._copy_on_write(row, self.tables.num_blocks.item(row) - 1, self.pool.take(1).item())
+            self.tables.set_length(row, self.tables.seq_lens.item(row))
 
 
 @fault("KVP-SHARE-004", "the last reader of a tail copies it too", model="vllm-project/vllm#417")
@@ -150,23 +135,17 @@ def last_reader_copies(num_blocks: int, block_size: int) -> Manager:
     "the first of two sharers to go recycles what the other still reads",
     model="Wenyueh/MinivLLM: the first owner's free recycles a block that a sharer lists",
 )
-def first_free_recycles(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def free(self, seq: int) -> None:
-            blocks = self.tables.blocks(self.tables.row(seq)).copy()
-            super().free(seq)
-            recycle(self, blocks[self.pool.state[blocks] > 0])
-
-    return Faulty(num_blocks, block_size)
+class FirstFreeRecycles(Manager):
+    def free(self, seq: int) -> None:
+        blocks = self.tables.blocks(self.tables.row(seq)).copy()
+        super().free(seq)
+        recycle(self, blocks[self.pool.state[blocks] > 0])
 
 
 @fault("KVP-SHARE-006", "copies() leaves the last copy out", model="xLLM-AI/xllm#1984")
-def copy_left_out(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def copies(self) -> list[tuple[Block, Block]]:
-            return super().copies()[:-1]
-
-    return Faulty(num_blocks, block_size)
+class CopyLeftOut(Manager):
+    def copies(self) -> list[tuple[Block, Block]]:
+        return super().copies()[:-1]
 
 
 @fault(
@@ -202,18 +181,15 @@ def copies_in_reverse(num_blocks: int, block_size: int) -> Manager:
     "a prefix hit on a block that somebody reads is not counted",
     model="NVIDIA/TensorRT-LLM#12648",
 )
-def hit_not_counted(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            n = super().add(seq, tokens, keys)
-            hit = self.tables.blocks(self.tables.row(seq))[: n // self.block_size]
-            self.pool.state[hit[self.pool.state[hit] > 1]] -= 1
-            return n
+class HitNotCounted(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        n = super().add(seq, tokens, keys)
+        hit = self.tables.blocks(self.tables.row(seq))[: n // self.block_size]
+        self.pool.state[hit[self.pool.state[hit] > 1]] -= 1
+        return n
 
-        def _release(self, blocks: Int32) -> None:
-            super()._release(blocks[self.pool.state[blocks] > 0])
-
-    return Faulty(num_blocks, block_size)
+    def _release(self, blocks: Int32) -> None:
+        super()._release(blocks[self.pool.state[blocks] > 0])
 
 
 @fault(
@@ -221,15 +197,12 @@ def hit_not_counted(num_blocks: int, block_size: int) -> Manager:
     "truncate puts the blocks it drops into the free list though others read them",
     model="vllm-project/vllm#18668",
 )
-def truncate_frees_shared(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def truncate(self, seq: int, length: int) -> None:
-            before = self.tables.blocks(self.tables.row(seq)).copy()
-            super().truncate(seq, length)
-            dropped = before[self.tables.blocks_of(length) :]
-            recycle(self, dropped[self.pool.state[dropped] > 0])
-
-    return Faulty(num_blocks, block_size)
+class TruncateFreesShared(Manager):
+    def truncate(self, seq: int, length: int) -> None:
+        before = self.tables.blocks(self.tables.row(seq)).copy()
+        super().truncate(seq, length)
+        dropped = before[self.tables.blocks_of(length) :]
+        recycle(self, dropped[self.pool.state[dropped] > 0])
 
 
 @fault(
@@ -237,14 +210,11 @@ def truncate_frees_shared(num_blocks: int, block_size: int) -> Manager:
     "truncate gives the block back in which the new end lies",
     model="lablup/mlxcel#1760",
 )
-def truncate_gives_back_too_much(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def truncate(self, seq: int, length: int) -> None:
-            super().truncate(seq, length)
-            if length % self.block_size:
-                recycle(self, self.tables.blocks(self.tables.row(seq))[-1:].copy())
-
-    return Faulty(num_blocks, block_size)
+class TruncateGivesBackTooMuch(Manager):
+    def truncate(self, seq: int, length: int) -> None:
+        super().truncate(seq, length)
+        if length % self.block_size:
+            recycle(self, self.tables.blocks(self.tables.row(seq))[-1:].copy())
 
 
 @fault(

@@ -32,7 +32,7 @@ def swapped_in_reverse(num_blocks: int, block_size: int) -> Manager:
     "host blocks are free again before swap-in has read them",
     model="NVIDIA/TensorRT-LLM#9056",
 )
-def host_copy_overwritten(num_blocks: int, block_size: int) -> Manager:
+class HostCopyOverwritten(Manager):
     class HastyTier(HostTier):
         def park(self, row: int, count: int, tokens: Int32 | None) -> Int32:
             blocks = super().park(row, count, tokens)
@@ -42,10 +42,7 @@ def host_copy_overwritten(num_blocks: int, block_size: int) -> Manager:
         def leave(self, row: int) -> Parked:
             return self.parked.pop(row)
 
-    class Faulty(Manager):
-        host_type = HastyTier
-
-    return Faulty(num_blocks, block_size)
+    host_type = HastyTier
 
 
 @fault(
@@ -53,16 +50,13 @@ def host_copy_overwritten(num_blocks: int, block_size: int) -> Manager:
     "a swap-in that finds no room drops the sequence",
     model="guoqingbao/xinfer#405",
 )
-def failed_swap_in_drops(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def swap_in(self, seq: int) -> None:
-            try:
-                super().swap_in(seq)
-            except OutOfBlocks:
-                self.free(seq)
-                raise
-
-    return Faulty(num_blocks, block_size)
+class FailedSwapInDrops(Manager):
+    def swap_in(self, seq: int) -> None:
+        try:
+            super().swap_in(seq)
+        except OutOfBlocks:
+            self.free(seq)
+            raise
 
 
 @fault(

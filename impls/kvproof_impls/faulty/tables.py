@@ -50,17 +50,14 @@ def early_at_the_edge(num_blocks: int, block_size: int) -> Manager:
     "copy-on-write leaves the old entry in the table",
     model="vllm-project/vllm#42273",
 )
-def stale_entry_after_copy(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def _copy_on_write(self, row: int, index: int, target: int) -> None:
-            source = self.tables.matrix.item(row, index)
-            super()._copy_on_write(row, index, target)
-            self.tables.matrix[row, index] = source
+class StaleEntryAfterCopy(Manager):
+    def _copy_on_write(self, row: int, index: int, target: int) -> None:
+        source = self.tables.matrix.item(row, index)
+        super()._copy_on_write(row, index, target)
+        self.tables.matrix[row, index] = source
 
-        def _release(self, blocks: Int32) -> None:
-            super()._release(blocks[self.pool.state[blocks] > 0])
-
-    return Faulty(num_blocks, block_size)
+    def _release(self, blocks: Int32) -> None:
+        super()._release(blocks[self.pool.state[blocks] > 0])
 
 
 @fault(
@@ -68,21 +65,18 @@ def stale_entry_after_copy(num_blocks: int, block_size: int) -> Manager:
     "one block is handed out twice within an allocation",
     model="NVIDIA/TensorRT-LLM#12648",
 )
-def block_twice_in_a_table(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-            n = super().add(seq, tokens, keys)
-            row = self.tables.row(seq)
-            if self.tables.num_blocks[row] > n // self.block_size + 1:
-                self._release(self.tables.blocks(row)[-1:].copy())
-                self.tables.blocks(row)[-1] = self.tables.blocks(row)[-2]
-                self.tables.set_length(row, self.tables.seq_lens.item(row))
-            return n
+class BlockTwiceInATable(Manager):
+    def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
+        n = super().add(seq, tokens, keys)
+        row = self.tables.row(seq)
+        if self.tables.num_blocks[row] > n // self.block_size + 1:
+            self._release(self.tables.blocks(row)[-1:].copy())
+            self.tables.blocks(row)[-1] = self.tables.blocks(row)[-2]
+            self.tables.set_length(row, self.tables.seq_lens.item(row))
+        return n
 
-        def _release(self, blocks: Int32) -> None:
-            super()._release(np.unique(blocks)[::-1])
-
-    return Faulty(num_blocks, block_size)
+    def _release(self, blocks: Int32) -> None:
+        super()._release(np.unique(blocks)[::-1])
 
 
 @fault(
@@ -90,19 +84,16 @@ def block_twice_in_a_table(num_blocks: int, block_size: int) -> Manager:
     "a free moves the first block of a running sequence",
     model="sgl-project/mini-sglang#142",
 )
-def compacted_while_running(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def free(self, seq: int) -> None:
-            super().free(seq)
-            for row in self.tables.row_of.values():
-                if self.tables.num_blocks[row] and self.pool.available:
-                    block = self.tables.matrix[row, :1].copy()
-                    self.tables.matrix[row, :1] = self.pool.take(1)
-                    self._release(block)
-                    self.tables.set_length(row, self.tables.seq_lens.item(row))
-                    return
-
-    return Faulty(num_blocks, block_size)
+class CompactedWhileRunning(Manager):
+    def free(self, seq: int) -> None:
+        super().free(seq)
+        for row in self.tables.row_of.values():
+            if self.tables.num_blocks[row] and self.pool.available:
+                block = self.tables.matrix[row, :1].copy()
+                self.tables.matrix[row, :1] = self.pool.take(1)
+                self._release(block)
+                self.tables.set_length(row, self.tables.seq_lens.item(row))
+                return
 
 
 @fault(
@@ -110,16 +101,13 @@ def compacted_while_running(num_blocks: int, block_size: int) -> Manager:
     "a position past the end is given the last slot again",
     model="vllm-project/vllm#54296",
 )
-def slots_clamped(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def slots(self, seq: int, lo: int, hi: int) -> list[int]:
-            row = self.tables.live_row(seq)
-            length = self.tables.seq_lens.item(row)
-            positions = np.clip(np.arange(lo, hi), 0, length - 1)
-            slots: list[int] = self.tables.slots(row, 0, length)[positions].tolist()
-            return slots
-
-    return Faulty(num_blocks, block_size)
+class SlotsClamped(Manager):
+    def slots(self, seq: int, lo: int, hi: int) -> list[int]:
+        row = self.tables.live_row(seq)
+        length = self.tables.seq_lens.item(row)
+        positions = np.clip(np.arange(lo, hi), 0, length - 1)
+        slots: list[int] = self.tables.slots(row, 0, length)[positions].tolist()
+        return slots
 
 
 @fault(
@@ -147,12 +135,9 @@ def fork_shares_the_list(num_blocks: int, block_size: int) -> Manager:
     "table() returns a live view",
     model="ModelTC/lightllm: alloc returns a view of the free stack that a later free rewrites",
 )
-def table_is_a_view(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def table(self, seq: int) -> Any:
-            return self.tables.blocks(self.tables.row(seq))
-
-    return Faulty(num_blocks, block_size)
+class TableIsAView(Manager):
+    def table(self, seq: int) -> Any:
+        return self.tables.blocks(self.tables.row(seq))
 
 
 @fault("KVP-TABLE-006", "each append adds a block more than it needs", model="vllm-project/vllm#10730")
@@ -180,15 +165,12 @@ def table_keeps_growing(num_blocks: int, block_size: int) -> Manager:
     "a decode step that does not fit leaves half of it appended",
     model="VARUN3WARE/Paged-Attention: a failed batch append keeps the part it got",
 )
-def half_a_step(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append_batch(self, seqs: Sequence[int], tokens: Sequence[int]) -> Int64:
-            rows = self.tables.rows(seqs)
-            for seq, token in zip(seqs, tokens, strict=True):
-                self.append(seq, [token])
-            return self.tables.last_slot[rows]
-
-    return Faulty(num_blocks, block_size)
+class HalfAStep(Manager):
+    def append_batch(self, seqs: Sequence[int], tokens: Sequence[int]) -> Int64:
+        rows = self.tables.rows(seqs)
+        for seq, token in zip(seqs, tokens, strict=True):
+            self.append(seq, [token])
+        return self.tables.last_slot[rows]
 
 
 @fault(
@@ -196,13 +178,10 @@ def half_a_step(num_blocks: int, block_size: int) -> Manager:
     "a decode step accepts a sequence that is listed twice",
     model="sgl-project/sglang-jax#20",
 )
-def duplicates_in_a_step(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def append_batch(self, seqs: Sequence[int], tokens: Sequence[int]) -> Int64:
-            last = dict(zip(seqs, tokens, strict=True))
-            return super().append_batch(list(last), list(last.values()))
-
-    return Faulty(num_blocks, block_size)
+class DuplicatesInAStep(Manager):
+    def append_batch(self, seqs: Sequence[int], tokens: Sequence[int]) -> Int64:
+        last = dict(zip(seqs, tokens, strict=True))
+        return super().append_batch(list(last), list(last.values()))
 
 
 @fault(
@@ -240,13 +219,10 @@ def copy_one_slot_short(num_blocks: int, block_size: int) -> Manager:
     "can_append looks for the block edge behind the token, append before it",
     model="jianzhnie/mini-vllm: can_append is true, append raises",
 )
-def probe_at_the_wrong_edge(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def can_append(self, seq: int, n: int = 1) -> bool:
-            length = self.tables.seq_lens.item(self.tables.live_row(seq)) + n
-            return length % self.block_size != 0 or self.pool.available > 0
-
-    return Faulty(num_blocks, block_size)
+class ProbeAtTheWrongEdge(Manager):
+    def can_append(self, seq: int, n: int = 1) -> bool:
+        length = self.tables.seq_lens.item(self.tables.live_row(seq)) + n
+        return length % self.block_size != 0 or self.pool.available > 0
 
 
 @fault(
@@ -254,14 +230,11 @@ def probe_at_the_wrong_edge(num_blocks: int, block_size: int) -> Manager:
     "can_append forgets the block for a copy",
     model="NVIDIA/TensorRT-LLM#15065",
 )
-def probe_forgets_the_copy(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def can_append(self, seq: int, n: int = 1) -> bool:
-            row = self.tables.live_row(seq)
-            total = self.tables.blocks_of(self.tables.seq_lens.item(row) + n)
-            return total - self.tables.num_blocks.item(row) <= self.pool.available
-
-    return Faulty(num_blocks, block_size)
+class ProbeForgetsTheCopy(Manager):
+    def can_append(self, seq: int, n: int = 1) -> bool:
+        row = self.tables.live_row(seq)
+        total = self.tables.blocks_of(self.tables.seq_lens.item(row) + n)
+        return total - self.tables.num_blocks.item(row) <= self.pool.available
 
 
 @fault(
@@ -269,9 +242,6 @@ def probe_forgets_the_copy(num_blocks: int, block_size: int) -> Manager:
     "can_add counts the free list and not what can be evicted",
     model="ubermenchh/mini-vllm: the probe counts the free list and not the idle cached blocks",
 )
-def probe_counts_the_free_list(num_blocks: int, block_size: int) -> Manager:
-    class Faulty(Manager):
-        def can_add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> bool:
-            return self.tables.blocks_of(len(tokens)) <= self.pool.free and super().can_add(seq, tokens, keys)
-
-    return Faulty(num_blocks, block_size)
+class ProbeCountsTheFreeList(Manager):
+    def can_add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> bool:
+        return self.tables.blocks_of(len(tokens)) <= self.pool.free and super().can_add(seq, tokens, keys)

@@ -1,37 +1,29 @@
-"""Block manager and scheduler of GeeeekExplorer/nano-vllm, read from a checkout."""
-
-import os
-import sys
-import types
+"""GeeeekExplorer/nano-vllm, read from a checkout: its block manager. Its scheduler is in scheduler.py."""
 
 from kvproof.contract import OutOfBlocks, Refused, require_new, require_tokens
+from kvproof_impls.checkout import open_package
 
-package = sys.modules["nanovllm"] = types.ModuleType("nanovllm")  # its own __init__ imports CUDA code
-package.__path__ = [os.environ["KVPROOF_CHECKOUT"] + "/nanovllm"]
-config = sys.modules["nanovllm.config"] = types.ModuleType("nanovllm.config")  # its own loads a model
-config.Config = types.SimpleNamespace
+open_package("nanovllm", "config")
 from nanovllm.engine.block_manager import BlockManager, Sequence  # noqa: E402
 
-from kvproof_impls.nano_vllm.scheduler import NanoScheduler  # noqa: E402
+from kvproof_impls.nano_vllm.scheduler import make_scheduler  # noqa: E402, F401
 
 
-class NanoVllm:
+class NanoManager:
     capabilities = frozenset({"prefix", "defer"})
-    guard = "tokens"
+    guard = 64  # it compares the block's own tokens; what comes before them is told by a 64-bit hash
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if block_size < 2:
-            raise Refused(f"block size {block_size} is not served: they take a block when len % size == 1")
-        Sequence.block_size = block_size  # theirs is one for the whole process
-        self.manager = BlockManager(num_blocks, block_size)
-        self.live: dict[int, Sequence] = {}
+        if block_size < 2:  # it takes a block when len % size == 1
+            raise Refused(f"block size {block_size} is not served: needs 2 or more")
+        Sequence.block_size = block_size  # one for the whole process
+        self.manager, self.live = BlockManager(num_blocks, block_size), {}
 
     def add(self, seq: int, tokens: list[int]) -> int:
         require_new(seq, self.live)
         require_tokens(tokens)
         request = Sequence(tokens)
-        cached = self.manager.can_allocate(request)
-        if cached < 0:
+        if (cached := self.manager.can_allocate(request)) < 0:
             raise OutOfBlocks(f"no room for {request.num_blocks} blocks")
         self.manager.allocate(request, cached)
         self.live[seq] = request
@@ -39,8 +31,7 @@ class NanoVllm:
 
     def append(self, seq: int, tokens: list[int]) -> None:
         require_tokens(tokens)
-        full = len(self.live[seq]) % self.manager.block_size == 0
-        if full and not self.manager.free_block_ids:  # their can_append looks when the token is in already
+        if not self.manager.can_append(range(len(self.live[seq]) + 1)):  # it asks with the token in
             raise OutOfBlocks("no free block")
         self.live[seq].append_token(tokens[0])
         self.manager.may_append(self.live[seq])
@@ -61,5 +52,4 @@ class NanoVllm:
         return len(self.manager.free_block_ids)
 
 
-make = NanoVllm
-make_scheduler = NanoScheduler
+make = NanoManager

@@ -1,4 +1,4 @@
-"""Scheduler of nano-vllm, and of forks that kept its shape: their adapter has opened the checkout."""
+"""The scheduler of nano-vllm, and of forks that kept its shape: the adapter has opened the checkout."""
 
 import types
 
@@ -10,7 +10,7 @@ from kvproof.contract import BadInput, Refused, require_new, require_tokens
 
 
 class NanoScheduler:
-    capabilities = frozenset({"prefix", "output"})
+    capabilities = frozenset({"prefix", "output", "chunked"})
     policy = types.MappingProxyType({"order": "fcfs", "overtake": 0})
     smallest = 2  # they take a block when len % size == 1
 
@@ -84,3 +84,6 @@ class NanoScheduler:
 
     def free_blocks(self) -> int:
         return len(self.engine.block_manager.free_block_ids)
+
+
+make_scheduler = NanoScheduler

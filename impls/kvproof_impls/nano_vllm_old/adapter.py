@@ -1,31 +1,26 @@
-"""KKKZOZ/nano-vllm: a block manager whose `allocate` finds and publishes before anything is computed, and
-a scheduler that computes every prompt in one step."""
+"""KKKZOZ/nano-vllm, read from a checkout: a block manager of the older API that most forks have."""
 
-import os
-import sys
-import types
+from kvproof.contract import OutOfBlocks, Refused, require_new, require_tokens
+from kvproof_impls.checkout import open_package
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
-
-package = sys.modules["nanovllm"] = types.ModuleType("nanovllm")  # its own __init__ imports CUDA code
-package.__path__ = [os.environ["KVPROOF_CHECKOUT"] + "/nanovllm"]
-config = sys.modules["nanovllm.config"] = types.ModuleType("nanovllm.config")  # its own loads a model
-config.Config = config.get_config = lambda: config
+(config,) = open_package("nanovllm", "config")
+config.get_config = lambda: config
 from nanovllm.engine.block_manager import BlockManager, Sequence  # noqa: E402
 
-from kvproof_impls.nano_vllm.scheduler import NanoScheduler  # noqa: E402
+from kvproof_impls.nano_vllm_old.scheduler import make_scheduler  # noqa: E402, F401
 
 
-class OldNanoVllm:
-    capabilities = frozenset({"prefix"})  # no defer: its scheduler computes a prompt in one step
-    guard = "tokens"
+class OldNanoManager:
+    capabilities = frozenset(
+        {"prefix"}
+    )  # no defer: `allocate` finds and publishes before a token is computed
+    guard = 64  # it compares the block's own tokens; what comes before them is told by a 64-bit hash
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if block_size < 1:
-            raise BadInput(f"block size {block_size}: needs 1 or more")
-        config.block_size = block_size  # theirs is one for the whole process
-        self.manager = BlockManager(num_blocks, block_size)
-        self.live: dict[int, Sequence] = {}
+        if block_size < 2:  # it takes a block when len % size == 1
+            raise Refused(f"block size {block_size} is not served: needs 2 or more")
+        config.block_size = block_size  # one for the whole process
+        self.manager, self.live = BlockManager(num_blocks, block_size), {}
 
     def add(self, seq: int, tokens: list[int]) -> int:
         require_new(seq, self.live)
@@ -39,8 +34,7 @@ class OldNanoVllm:
 
     def append(self, seq: int, tokens: list[int]) -> None:
         require_tokens(tokens)
-        full = len(self.live[seq]) % self.manager.block_size == 0
-        if full and not self.manager.free_block_ids:  # their can_append looks when the token is in already
+        if not self.manager.can_append(range(len(self.live[seq]) + 1)):  # it asks with the token in
             raise OutOfBlocks("no free block")
         self.live[seq].append_token(tokens[0])
         self.manager.may_append(self.live[seq])
@@ -58,17 +52,4 @@ class OldNanoVllm:
         return len(self.manager.free_block_ids)
 
 
-class OldNanoScheduler(NanoScheduler):
-    def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> None:
-        config.block_size = block_size
-        super().__init__(num_blocks, block_size, max_seqs, max_tokens)
-
-    def range(self, seq: Sequence) -> tuple[int, int]:
-        return seq.num_cached_tokens if self.prefill else len(seq) - 1, len(seq)
-
-    def postprocess(self, sequences: list[Sequence], tokens: list[int]) -> None:
-        self.engine.postprocess(sequences, tokens)
-
-
-make = OldNanoVllm
-make_scheduler = OldNanoScheduler
+make = OldNanoManager

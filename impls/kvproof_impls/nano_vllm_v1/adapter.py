@@ -1,13 +1,8 @@
 """Scheduler of tang-jiapeng/nano-vllm-v1: chunks of prompts and decodes in one step, blocks by the chunk."""
 
-import os
-import sys
-import types
+from kvproof_impls.checkout import open_package
 
-package = sys.modules["nanovllm"] = types.ModuleType("nanovllm")  # its own __init__ imports CUDA code
-package.__path__ = [os.environ["KVPROOF_CHECKOUT"] + "/nanovllm"]
-config = sys.modules["nanovllm.config"] = types.ModuleType("nanovllm.config")  # its own loads a model
-config.Config = types.SimpleNamespace
+open_package("nanovllm", "config")
 from nanovllm.engine.sequence import Sequence  # noqa: E402
 
 from kvproof_impls.nano_vllm.scheduler import NanoScheduler  # noqa: E402

@@ -3,7 +3,7 @@
 from kvproof_impls.plain.manager import PlainManager
 from kvproof_impls.plain.scheduler import PlainScheduler
 
-BASE = {"probe", "fork", "copies", "refcount", "multi", "defer", "truncate", "batch", "slots", "steps"}
+BASE = {"fork", "copies", "refcount", "multi", "defer", "truncate", "batch", "slots"}
 
 
 def make(num_blocks: int, block_size: int) -> PlainManager:

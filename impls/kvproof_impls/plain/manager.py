@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ class PlainManager:
     def add(self, seq: int, tokens: Sequence[int], keys: contract.Keys | None = None) -> int:
         contract.require_new(seq, self.seqs)
         state = self._find(tokens, keys)
-        self._need(self._cost([state]))
+        self._need(state)
         self.readers.update(state.table)
         for block in state.table:  # what was found is held before the rest is taken
             self.idle.pop(block, None)
@@ -46,7 +46,7 @@ class PlainManager:
     def append(self, seq: int, tokens: Sequence[int]) -> None:
         contract.require_tokens(tokens)
         state = self._live(seq)
-        self._need(self._cost([state], len(tokens)))
+        self._need(state, len(tokens))
         if len(state.tokens) % self.size:
             if self.readers[tail := state.table[-1]] > 1:  # copy-on-write
                 self._release([state.table.pop()])
@@ -55,15 +55,6 @@ class PlainManager:
             self._forget(state.table[-1])  # cut by truncate: it will not hold what its key says
         state.tokens.extend(tokens)
         self._fill(state)
-
-    def append_batch(self, seqs: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        if not len(set(seqs)) == len(seqs) == len(tokens):
-            raise contract.BadInput("append_batch: needs one token for each sequence, no sequence twice")
-        contract.require_tokens([0, *tokens])  # an empty batch is legal
-        self._need(self._cost([self._live(seq) for seq in seqs], 1))
-        for seq, token in zip(seqs, tokens, strict=True):
-            self.append(seq, [token])
-        return [self.slots(s, len(self.seqs[s].tokens) - 1, len(self.seqs[s].tokens))[0] for s in seqs]
 
     def commit(self, seq: int, computed: int) -> None:
         state = self._live(seq, 0, computed)
@@ -97,15 +88,6 @@ class PlainManager:
     def refcount(self, block: int) -> int:
         return self.readers[block]
 
-    def match(self, tokens: Sequence[int], keys: contract.Keys | None = None) -> int:
-        return len(self._find(tokens, keys).names) * self.size
-
-    def can_add(self, seq: int, tokens: Sequence[int], keys: contract.Keys | None = None) -> bool:
-        return seq >= 0 and seq not in self.seqs and self._cost([self._find(tokens, keys)]) <= len(self.idle)
-
-    def can_append(self, seq: int, n: int = 1) -> bool:
-        return seq in self.seqs and n > 0 and self._cost([self.seqs[seq]], n) <= len(self.idle)
-
     def copies(self) -> list[tuple[int, int]]:
         moved, self.moved = self.moved, []
         return moved
@@ -127,18 +109,15 @@ class PlainManager:
             raise contract.BadInput(f"positions have to ascend, up to the length: {limits}")
         return self.seqs[seq]
 
-    def _cost(self, states: list[Seq], n: int = 0) -> float:
-        """Idle blocks that these take to grow by n tokens each, or to start; inf if one never fits."""
-        taken = sum(ceil((len(s.tokens) + n) / self.size) - len(s.table) for s in states)
-        revived = 0 if n else sum(block in self.idle for state in states for block in state.table)
-        tails = Counter(s.table[-1] for s in states if len(s.table) * self.size > len(s.tokens))
-        copied = sum(min(rows, self.readers[tail] - 1) for tail, rows in tails.items())
-        return taken + revived + copied if all(len(s.tokens) + n <= self.limit for s in states) else inf
-
-    def _need(self, cost: float) -> None:
-        if cost > len(self.idle):
-            answer = contract.Refused if cost == inf else contract.OutOfBlocks
-            raise answer(f"{cost} blocks needed, {len(self.idle)} of {self.limit // self.size} free")
+    def _need(self, state: Seq, n: int = 0) -> None:
+        """There are idle blocks for it to grow by n tokens, or else to start."""
+        taken = ceil((len(state.tokens) + n) / self.size) - len(state.table)
+        revived = 0 if n else sum(block in self.idle for block in state.table)
+        copied = int(n > 0 and len(state.tokens) % self.size > 0 and self.readers[state.table[-1]] > 1)
+        if len(state.tokens) + n > self.limit:
+            raise contract.Refused(f"more than the {self.limit} tokens that fit the pool")
+        if (cost := taken + revived + copied) > len(self.idle):
+            raise contract.OutOfBlocks(f"{cost} blocks needed, {len(self.idle)} free")
 
     def _key(self, state: Seq) -> object:  # of the block behind those that have a name
         lo, hi = len(state.names) * self.size, (len(state.names) + 1) * self.size

@@ -35,7 +35,8 @@ class PlainScheduler:
             raise contract.BadInput(f"max_seqs {max_seqs}, max_tokens {max_tokens}: needs 1 or more")
         self.manager, self.max_seqs, self.max_tokens = manager, max_seqs, max_tokens
         self.capacity, self.reserved = manager.limit // manager.size, manager.reserved
-        self.capabilities = frozenset({"output"} | (manager.capabilities & {"prefix"}))
+        names = {"chunked", "output", "tight_budget"}
+        self.capabilities = frozenset(names | (manager.capabilities & {"prefix"}))
         self.policy: contract.Policy = {
             "order": "fcfs",
             "overtake": 0,

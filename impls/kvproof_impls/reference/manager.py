@@ -45,7 +45,7 @@ class Manager:
     host_type = HostTier
 
     policy: Policy = {"evict": "lru-tail", "watermark": 0, "reserves": "prompt"}  # noqa: RUF012
-    guard = "tokens"
+    guard: str | int = "tokens"
     pad = PAD
 
     def __init__(self, num_blocks: int, block_size: int, *, caching: bool = True, reserved: int = 0) -> None:

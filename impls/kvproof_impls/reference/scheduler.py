@@ -74,8 +74,8 @@ class Scheduler:
             "watermark": whole(watermark, "watermark", 0, manager.pool.capacity - 1),
             "reserves": "prompt",
         }
-        names = {"output", "rejected", "speculate"} | ({"copies", "swap"} if swap else set())
-        names |= ({"prefix"} if manager.prefix else set()) | ({"priority"} if order == "priority" else set())
+        names = {"chunked", "output", "rejected", "speculate", "tight_budget"}
+        names |= ({"copies", "swap"} if swap else set()) | ({"prefix"} if manager.prefix else set())
         self.capabilities = frozenset(names)
         self.reserved = manager.reserved
         self.manager = manager

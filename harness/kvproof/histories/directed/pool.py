@@ -64,7 +64,7 @@ def _conservation() -> Iterator[Case]:
         History().add(0, tokens(7)).add(1, tokens(4, 50)).append(0, 9)
         .append(0, 10, expect={"outcome": ["OutOfBlocks", "Refused"]})
         .append(1, 11, expect={"outcome": ["OutOfBlocks", "Refused"]}).free(0, 1)
-        .case("pool/zero-new-blocks", "POOL-006", 6, 2, needs=("defer",),
+        .case("pool/zero-new-blocks", "POOL-006", 6, 2,
             note="an append that fits the last block of a full pool needs nothing and succeeds")
     )
     yield (

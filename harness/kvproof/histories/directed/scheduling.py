@@ -17,6 +17,12 @@ class Load(History):
         self.op("submit", seq=rid, tokens=own, args={"max_new": max_new, **args})
         return self
 
+    @property
+    def longest(self) -> int:
+        """Positions of the largest request."""
+        submits = [op for op in self.operations if op.op == "submit"]
+        return max((len(op.tokens or ()) + (op.args or {})["max_new"] - 1 for op in submits), default=0)
+
     def steps(self, count: int, **args: object) -> Load:
         self.op("step", length=count, **({"args": args} if args else {}))
         return self
@@ -39,6 +45,8 @@ class Load(History):
         """shape: blocks, block size, sequences a step, tokens a step."""
         aims = (aim,) if isinstance(aim, str) else tuple(aim)
         blocks, size, seqs, tokens = shape
+        needs = (*needs, "tight_budget") if tokens < seqs else needs
+        needs = (*needs, "chunked") if aims and tokens < self.longest and "SCHED-004" not in aims else needs
         return Case(
             id=name, aim=tuple(f"KVP-{a}" for a in aims), needs=tuple(sorted(needs)), num_blocks=blocks, block_size=size,
             max_seqs=seqs, max_tokens=tokens, history=tuple(self.operations),
@@ -73,7 +81,7 @@ def _budgets() -> Iterator[Case]:
                          note="the budget of sequences")
     yield (
         Load().submit(0, 100, 1).submit(1, 200, 1).submit(2, 150, 1).step_of(0, 1).drain()
-        .load("sched/chapter-20-blocks", "SCHED-008", (20, 16, 8, 1024), stands_for=("SCHED-001",),
+        .load("sched/chapter-20-blocks", "SCHED-008", (20, 16, 8, 1024), stands_for=("SCHED-001",), needs=("watermark:0",),
               note="chapter 3.2.3: 7 and 13 blocks are admitted, the third prompt waits")
     )
 
@@ -93,7 +101,7 @@ def _whole_lives() -> Iterator[Case]:
     )
     yield (
         Load().submit(0, p, 2).steps(1).submit(1, p, 2).steps(1).submit(2, p, 2).drain()
-        .load("sched/twin-between-chunks", "SCHED-003", (16, 4, 4, 3), note="a twin is admitted while the first is part-computed")
+        .load("sched/twin-between-chunks", "SCHED-003", (16, 4, 3, 3), note="a twin is admitted while the first is part-computed")
     )
 
 
@@ -113,9 +121,22 @@ def _never_fits() -> Iterator[Case]:
         .load("sched/output-larger-than-the-pool", "SCHED-004", (6, 4, 4, 64), stands_for=("SCHED-005",))
     )
     yield (
-        Load().submit(0, 21, 4).submit(1, 3, 2).drain().submit(2, 25, 1).drain()
-        .load("sched/exactly-the-pool", ("SCHED-005", "SCHED-004"), (6, 4, 4, 64),
-              note="24 positions in 24 slots are served; 25 tokens are not")
+        Load().submit(0, 21, 4).submit(1, 3, 2).drain()
+        .load("sched/exactly-the-pool", "SCHED-005", (6, 4, 4, 64), note="24 positions in 24 slots are served")
+    )
+    yield (
+        Load().submit(0, 3, 2).drain().submit(1, 25, 1).drain()
+        .load("sched/one-token-past-the-pool", "SCHED-004", (6, 4, 4, 64), note="25 tokens in 24 slots are not served")
+    )
+    yield (
+        Load().submit(0, 6, 3).submit(1, 6, 9).steps(1).submit(2, 2, 3).drain()
+        .load("sched/more-rows-than-budget", ("SCHED-001", "SCHED-005"), (20, 4, 4, 2),
+              note="who decodes takes turns where a step has fewer tokens than sequences run")
+    )
+    yield (
+        Load().submit(0, 4, 3).submit(1, 30, 2).submit(2, 4, 3).drain()
+        .load("sched/prompt-larger-than-a-step", "SCHED-004", (20, 4, 4, 16), stands_for=("SCHED-005",),
+              note="an engine that computes a prompt in one step refuses it, one with chunks serves it")
     )
     h = Load()
     for blocks in (3, 4, 5, 6):
@@ -193,7 +214,7 @@ def _preemption() -> Iterator[Case]:
         )
     yield (
         Load().submit(0, 4, 12).submit(1, 4, 12).drain()
-        .load("preempt/resume-in-chunks", "PREEMPT-001", (9, 2, 4, 3), stands_for=("SCHED-003", "SCHED-005"),
+        .load("preempt/resume-in-chunks", "PREEMPT-001", (9, 2, 3, 3), stands_for=("SCHED-003", "SCHED-005"),
               note="the resume is chunked and a chunk ends inside the generated part: nothing is sampled there")
     )
     yield (

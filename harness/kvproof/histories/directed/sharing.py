@@ -55,7 +55,7 @@ def cases() -> Iterator[Case]:
         History().add(0, tokens(3)).fork(0, 1)
         .append(0, 8, expect={"outcome": ["OutOfBlocks", "Refused"]}).free(1).append(0, 8).free(0)
         .reclaim()
-        .case("share/copy-with-empty-pool", "SHARE-003", 2, 2, needs=("defer",),
+        .case("share/copy-with-empty-pool", "SHARE-003", 2, 2,
             stands_for=("POOL-001", "SHARE-002", "SHARE-007"),
             note="no block for the copy: nothing has changed")
     )
@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
         History().add(0, tokens(3)).add(2, tokens(2, 70)).fork(0, 1).op("fork", seq=0, child=3)
         .append(0, 5, commit=False, expect={"outcome": ["OutOfBlocks", "Refused"]}).free(1, 3)
         .append(0, 6).free(0, 2)
-        .case("share/fork-full-pool", "SHARE-003", 3, 2, needs=("defer",),
+        .case("share/fork-full-pool", "SHARE-003", 3, 2,
             stands_for=("POOL-001", "POOL-004", "SHARE-007"), note="fork and append on a full pool")
     )
     yield (
@@ -106,6 +106,11 @@ def cases() -> Iterator[Case]:
         History().add(0, tokens(5)).add(1, tokens(5)).free(0).add(2, tokens(5)).fork(1, 3).free(1, 2, 3)
         .case("share/recount", "SHARE-007", 9, 2, needs=("prefix", "refcount"),
             note="a prefix hit is not counted")
+    )
+    yield (
+        History().add(0, tokens(5)).add(1, tokens(5)).append(1, 8).free(0).add(2, tokens(5)).free(1, 2)
+        .case("share/recount-without-forks", "SHARE-007", 9, 2, needs=("refcount",),
+            note="one reference a sequence, also where they have blocks in common")
     )
     yield from _truncate()
 

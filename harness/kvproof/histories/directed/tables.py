@@ -302,22 +302,21 @@ def _probes() -> Iterator[Case]:
     for size in (2, 4):
         h = History().add(0, tokens(2 * size)).add(1, tokens(2 * size - 1, 50))
         for k in range(3):
-            h.op("append", seq=0, tokens=(80 + k,)).op("append", seq=1, tokens=(90 + k,))
+            h.append(0, 80 + k).append(1, 90 + k)
         yield (
             h.free(1).append(0, 8).free(0)
-            .case(f"probe/append-at-the-edge-{size}", "PROBE-001", 4, size, needs=("probe", "defer"),
+            .case(f"probe/append-at-the-edge-{size}", "PROBE-001", 4, size, needs=("probe",),
                 note="can_append looks at len % block_size == 0 where append looks at 1, or the reverse")
         )
     yield (
-        History().add(0, tokens(6)).free(0).op("add", seq=1, tokens=tokens(8, 40)).commit(1).free(1)
-        .op("add", seq=2, tokens=tokens(9, 60)).add(3, tokens(7)).op("add", seq=4, tokens=tokens(2, 90))
-        .free(3)
-        .case("probe/admission-that-evicts", "PROBE-001", 4, 2, needs=("probe", "defer"),
+        History().add(0, tokens(6)).free(0).add(1, tokens(8, 40)).free(1)
+        .add(2, tokens(9, 60)).add(3, tokens(7)).add(4, tokens(2, 90)).free(3)
+        .case("probe/admission-that-evicts", "PROBE-001", 4, 2, needs=("probe",),
             note="can_add counts the free list and not the evictable blocks, or the hit blocks twice")
     )
     yield (
-        History().add(0, tokens(3)).fork(0, 1).op("append", seq=0, tokens=(8,)).free(1).append(0, 8)
+        History().add(0, tokens(3)).fork(0, 1).append(0, 8).free(1).append(0, 8)
         .free(0)
-        .case("probe/append-that-copies", "PROBE-001", 2, 2, needs=("probe", "defer"),
+        .case("probe/append-that-copies", "PROBE-001", 2, 2, needs=("probe",),
             note="can_append forgets the block for a copy")
     )

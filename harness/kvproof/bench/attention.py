@@ -1,0 +1,320 @@
+"""Attention over a paged cache, timed beside a read of memory and beside SDPA on contiguous keys and values.
+
+Points that differ in block size and topology only are one group: their lanes share the memory and
+the controls, and their rounds are interleaved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import psutil
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from kvproof.bench import paged, roofline, stream
+from kvproof.bench.clock import quiet
+from kvproof.bench.kernels import KernelSubject
+from kvproof.bench.lanes import Lane, answers, why
+from kvproof.bench.matrix import Point
+from kvproof.bench.measure import Pedantic, empty, predict
+from kvproof.bench.subject import Unsupported, Wrong
+from kvproof.records import Sample
+from kvproof.stats import quantiles, ratio_interval
+
+BAR, FOLDED, PROBE = "SDPA", "SDPA folded", "memory"
+"""Controls. BAR is torch's SDPA as one calls it, FOLDED the same with the query heads of a KV head as its
+query rows, which reads every key once: the fastest that torch has for contiguous keys and values."""
+VARIED = ("block_size", "topology")
+UNIT = "us/step"
+MIN_ROUNDS, MAX_ROUNDS, SLOW_ROUNDS = 5, 30, 3
+SLOW_S = 0.5
+"""A step slower than this gets SLOW_ROUNDS rounds."""
+PATIENCE, BAR_PATIENCE = 8, 24
+"""A lane whose least number of rounds is expected to take so many budgets is left out, with a note."""
+ROOM = 3
+"""Free memory must hold the cache so many times: a gathered copy and what SDPA makes of it."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points of one cell that differ in block size and topology only."""
+
+    cell: str
+    points: tuple[Point, ...]
+
+    @property
+    def shape(self) -> paged.Shape:
+        p = self.points[0].parameters
+        query_heads, _, kv_heads = p["heads"].partition("/")
+        return paged.Shape(
+            p["tokens"], p["batch"], int(query_heads), int(kv_heads), p["head_dim"], p["dtype"]
+        )
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {k: v for k, v in self.points[0].parameters.items() if k not in VARIED}
+
+    def __str__(self) -> str:
+        return str(Point(self.cell, self.common))
+
+
+def groups(points: Sequence[Point]) -> list[Group]:
+    """The points by everything but block size and topology, in their order."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for p in points:
+        key = (p.cell, str({k: v for k, v in p.parameters.items() if k not in VARIED}))
+        found.setdefault(key, []).append(p)
+    return [Group(cell, tuple(some)) for (cell, _), some in found.items()]
+
+
+@dataclass
+class AttentionJob:
+    """What is measured on whom; has the two members by which the timed run is driven."""
+
+    subjects: Sequence[KernelSubject]
+    points: Sequence[Group]
+    budget_s: float
+    """For the rounds of one lane in one group."""
+    emit: Callable[[Sample], None]
+    started: Callable[[Group], None] = lambda _: None
+    device: str = "cpu"
+    seed: int = 0
+    bandwidth: float = 0.0
+    """Bytes a second, the fastest round of the probe so far."""
+    costs: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    turn: int = 0
+
+    def measure(self, group: Group, pedantic: Pedantic) -> None:
+        """Measure one group; emits a sample for each lane, also when there is no number."""
+        self.started(group)
+        self.turn += 1
+        shape = group.shape
+        turns = roofline.rotations(shape.kv_bytes, self.device)
+        needed, free = ROOM * shape.kv_bytes * turns, _free(self.device)
+        if needed > free:
+            note = f"unsupported: left out: needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} are free"
+            for point in group.points:
+                for s in self.subjects:
+                    self.emit(empty(s.name, point, UNIT, note))
+            return
+        memory = paged.fill(shape, turns, self.device, self.seed)
+        # Two sets of queries at least, so that no round can answer with what the one before it worked out.
+        queries = [
+            torch.randn(
+                shape.batch,
+                shape.query_heads,
+                shape.head_dim,
+                generator=torch.Generator().manual_seed(self.seed + 1 + n),
+            ).to(self.device, shape.query_dtype)
+            for n in range(max(2, turns))
+        ]
+        lanes = [self._probe(group), *self._controls(group, memory, queries)]
+        for point in group.points:
+            lanes += self._contenders(group, point, memory, queries)
+        for lane in lanes:
+            self._warm_up(lane, group, len(queries))
+        running = [lane for lane in lanes if lane.body is not None]
+        with quiet():
+            self._run(running, shape, pedantic)
+        self._report(lanes, group)
+
+    def _probe(self, group: Group) -> Lane:
+        name, size, call = roofline.probe(self.device)
+        point = Point(group.cell, {**group.common, "block_size": "none", "topology": name})
+        return Lane(PROBE, point, size, lambda _: call(), None)
+
+    def _controls(self, group: Group, memory: paged.Memory, queries: list[torch.Tensor]) -> list[Lane]:
+        """SDPA on contiguous keys and values; not for fp8, which it does not take."""
+        s = memory.shape
+        if s.dtype == "fp8_e4m3":
+            return []
+        point = Point(group.cell, {**group.common, "block_size": "none", "topology": "contiguous"})
+        size = s.moved(0)
+
+        def rows(turn: int, b: int, h: int) -> tuple[torch.Tensor, torch.Tensor]:
+            k, v = memory.contiguous(turn % memory.rotations)
+            return k[b, h], v[b, h]
+
+        def bar(turn: int) -> torch.Tensor:
+            k, v = memory.contiguous(turn % memory.rotations)
+            return F.scaled_dot_product_attention(queries[turn][:, :, None], k, v, enable_gqa=True)[:, :, 0]
+
+        def folded(turn: int) -> torch.Tensor:
+            k, v = memory.contiguous(turn % memory.rotations)
+            q = queries[turn].view(s.batch, s.kv_heads, -1, s.head_dim)
+            return F.scaled_dot_product_attention(q, k, v).reshape(queries[turn].shape)
+
+        wanted = answers(s, queries, rows, self.seed)
+        lanes = [Lane(BAR, point, size, bar, wanted)]
+        if s.query_heads != s.kv_heads:
+            lanes.append(Lane(FOLDED, point, size, folded, wanted))
+        return lanes
+
+    def _contenders(
+        self, group: Group, point: Point, memory: paged.Memory, queries: list[torch.Tensor]
+    ) -> list[Lane]:
+        s, device = memory.shape, self.device
+        block, topology = point.parameters["block_size"], point.parameters["topology"]
+        found = paged.tables(topology, s, memory.rotations, block, device, self.seed)
+        lengths = torch.full((s.batch,), s.tokens, dtype=torch.int32, device=device)
+        size = s.moved(found[0].shape[1])
+        exactly: dict[str, Any] = {}
+
+        def exact(layout: str) -> Any:
+            """The exact answers of a layout, computed when the first subject needs them."""
+            if layout not in exactly:
+                k, v = memory.cache(layout, block)
+
+                def rows(turn: int, b: int, h: int) -> tuple[torch.Tensor, torch.Tensor]:
+                    table = found[turn % memory.rotations][b]
+                    return (
+                        paged.positions(k, layout, table, s.tokens, h),
+                        paged.positions(v, layout, table, s.tokens, h),
+                    )
+
+                exactly[layout] = answers(s, queries, rows, self.seed)
+            return exactly[layout]
+
+        lanes = []
+        for subject in self.subjects:
+            limit = subject.refuses(
+                {
+                    "dtype": s.dtype,
+                    "block_size": block,
+                    "head_size": s.head_dim,
+                    "group": s.query_heads // s.kv_heads,
+                    "device": device,
+                }
+            )
+            layout = subject.kernel.layout
+            lane = Lane(subject.name, point, size, lambda _: None, None, "prepare" in subject.capabilities)
+            lane.graph, lane.note = "graph" in subject.capabilities, f"unsupported: {limit}" if limit else ""
+            if not limit:
+                caches, scale = memory.cache(layout, block), s.head_dim**-0.5
+                try:
+                    steps = [subject.bound(queries[0], caches, t, lengths, scale) for t in found]
+                    lane.call = _step(steps, queries)
+                    lane.wanted = exact(layout)
+                except Exception as e:
+                    lane.note = why(e)
+            lanes.append(lane)
+        return lanes
+
+    def _warm_up(self, lane: Lane, group: Group, turns: int) -> None:
+        """Run a lane twice, check it, and decide how many rounds its budget allows."""
+        if lane.note:
+            return
+        step = {k: v for k, v in group.common.items() if k != "tokens"}
+        costs = self.costs.setdefault((lane.name, str(step)), {})
+        tokens, least = group.shape.tokens, SLOW_ROUNDS
+        patience = self.budget_s * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
+        try:
+            # Another block size or order of this group tells as well, and shorter sequences do.
+            ahead = costs.get(tokens) or (predict(costs, tokens) if lane.name != PROBE else 0.0)
+            if ahead * (2 + least) > patience:
+                raise Unsupported(f"left out: a step of {tokens:,} tokens takes about {ahead:.1f} s")
+            lane.body = stream.body(lane.call, 1 if lane.name == PROBE else turns, self.device, lane.graph)
+            took = 0.0
+            for _ in range(2):
+                start = perf_counter()
+                outputs, seconds = lane.body()
+                took = perf_counter() - start
+                lane.check(group.shape, outputs)
+            costs[tokens] = took if seconds is None else seconds
+            least = SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS
+            lane.rounds = max(least, min(MAX_ROUNDS, int(self.budget_s / took)))
+        except Exception as e:
+            lane.body, lane.note = None, why(e)
+
+    def _run(self, lanes: list[Lane], shape: paged.Shape, pedantic: Pedantic) -> None:
+        """One pedantic benchmark whose rounds go round the lanes; a slow lane's few are spread over all."""
+        most = max(lane.rounds for lane in lanes)
+        order: list[Lane] = []
+        for n in range(most):
+            at = (n + self.turn) % len(lanes)
+            order += [x for x in lanes[at:] + lanes[:at] if (n + 1) * x.rounds // most > n * x.rounds // most]
+        waiting = iter(order)
+
+        def setup() -> tuple[tuple[Lane], dict[str, Any]]:
+            return (next(waiting),), {}
+
+        def timed(lane: Lane) -> None:
+            if lane.body is not None:
+                try:
+                    lane.result = lane.body()
+                except Exception as e:
+                    lane.body, lane.note = None, why(e)
+
+        told: list[float | None] = []
+
+        def check(lane: Lane) -> None:
+            told.append(None)
+            if lane.body is not None:
+                outputs, told[-1] = lane.result
+                try:
+                    lane.check(shape, outputs)
+                except Wrong as e:
+                    lane.body, lane.note = None, why(e)
+
+        wall: list[float] = pedantic(timed, setup=setup, teardown=check, rounds=len(order))
+        for lane, seconds, device_seconds in zip(order, wall, told, strict=True):
+            lane.seconds.append(seconds if device_seconds is None else device_seconds)
+
+    def _report(self, lanes: list[Lane], group: Group) -> None:
+        by_name = {lane.name: lane for lane in lanes[:3] if lane.seconds and not lane.note}
+        probe = by_name[PROBE]
+        self.bandwidth = max(self.bandwidth, probe.bytes / min(probe.seconds))
+        here = probe.bytes / quantiles(probe.seconds)[1]
+        seen = stream.clocks() if self.device == "cuda" else {}
+        for lane in lanes:
+            if lane is not probe:
+                self.emit(self._sample(lane, by_name, here, seen))
+
+    def _sample(self, lane: Lane, controls: dict[str, Lane], here: float, seen: dict[str, float]) -> Sample:
+        if lane.note or not lane.seconds:
+            return empty(lane.name, lane.point, UNIT, lane.note)
+        low, median, high = quantiles([s * 1e6 for s in lane.seconds])
+        floor = lane.bytes / self.bandwidth * 1e6
+        if median * roofline.SLACK < floor:
+            note = f"INVALID: {median:.3g} us, the bytes alone take {floor:.3g} us as fast as memory was read"
+            return empty(lane.name, lane.point, UNIT, note)
+        counters = {
+            "gbps": lane.bytes / median / 1e3,
+            "memory_gbps": here / 1e9,
+            "roofline": lane.bytes / median * 1e6 / here,
+            "error": lane.error,
+        }
+        for name, key in ((BAR, "ratio"), (FOLDED, "ratio_folded")):
+            bar = controls.get(name)
+            if bar is not None and bar is not lane:
+                ratio = ratio_interval(lane.seconds, bar.seconds)
+                counters |= dict(zip((key, f"{key}_low", f"{key}_high"), ratio, strict=True))
+        notes = [w for w, on in (("prepared outside the time", lane.prepared),) if on]
+        if self.device == "cuda" and not lane.graph:
+            notes.append("launched call by call: it cannot be captured")
+        return Sample(
+            implementation=lane.name,
+            cell=lane.point.cell,
+            parameters=lane.point.parameters,
+            unit=UNIT,
+            median=median,
+            low=low,
+            high=high,
+            rounds=len(lane.seconds),
+            counters=counters | seen,
+            note="; ".join(notes),
+        )
+
+
+def _step(steps: Sequence[Callable[[Any], Any]], queries: Sequence[torch.Tensor]) -> stream.Call:
+    return lambda turn: steps[turn % len(steps)](queries[turn])
+
+
+def _free(device: str) -> int:
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    return int(psutil.virtual_memory().available)

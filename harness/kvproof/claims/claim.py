@@ -1,0 +1,44 @@
+"""What a claim is, and all of them in the order of the chapter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    GPU = "needs a GPU"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure or statement of the chapter.
+
+    said: the chapter's figure. found: what is so, and by what it was found.
+    """
+
+    section: str
+    claim: str
+    said: str
+    found: str
+    verdict: Verdict
+
+
+def judged(section: str, claim: str, said: str, found: str, holds: bool) -> Claim:
+    """A claim that was looked at."""
+    return Claim(section, claim, said, found, Verdict.HOLDS if holds else Verdict.FAILS)
+
+
+def check() -> list[Claim]:
+    """Every claim, counted or measured now; takes some seconds where a kernel can run.
+
+    Raises:
+        SubjectError: the reference implementation is not installed.
+    """
+    from kvproof.claims.counted import counted
+    from kvproof.claims.measured import measured
+
+    return sorted([*counted(), *measured()], key=lambda c: c.section)

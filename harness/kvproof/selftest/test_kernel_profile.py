@@ -1,0 +1,276 @@
+"""The kernel profile judged itself: oracle, payloads, bounds, memory with an end, and misbehaving kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvproof import spec
+from kvproof.checks.kernels import judge_kernel
+from kvproof.conformance.session import Session, Settings, first_look
+from kvproof.conformance.smoke import smoke_test
+from kvproof.histories.directed.kernels import templates
+from kvproof.histories.kernels import Serves, Unserved, call, drawn
+from kvproof.histories.payload import coded, inputs, named, place
+from kvproof.oracle.attention import attention, merged
+from kvproof.oracle.floats import UNIT, rounded
+from kvproof.records import Case, Observation, Setting
+from kvproof.subjects import SubjectError, find
+from kvproof.subjects.host import Worker
+
+ROGUES = str(Path(__file__).with_name("rogue_kernels.py"))
+EVERYTHING = Serves(
+    {"features": ("softcap", "alibi", "window", "k_scale", "v_scale")},
+    ("write", "copy_blocks", "prefill", "features", "lse", "empty", "graph"),
+)
+
+
+def case_of(
+    *calls: Any, num_blocks: int = 24, block_size: int = 4, aim: tuple[str, ...] = (), **setting: Any
+) -> Case:
+    return Case(
+        id="x",
+        aim=aim,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        history=calls or (call(),),
+        kernel=Setting(**setting),
+    )
+
+
+# ------------------------------------------------------------ numbers
+
+
+@pytest.mark.parametrize("dtype", sorted(UNIT))
+def test_rounding_is_that_of_torch(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}.get(
+        dtype, torch.float8_e4m3fn
+    )
+    rng = np.random.default_rng(0)
+    x = np.concatenate(
+        [rng.standard_normal(20000) * 10.0 ** rng.integers(-4, 3, 20000), np.arange(-300, 300) / 16]
+    ).astype(np.float32)
+    x = x[np.abs(x) < 440]
+    expected = torch.from_numpy(x).to(kind).to(torch.float32).numpy()
+    assert np.array_equal(rounded(dtype, x), expected)
+
+
+@pytest.mark.parametrize("queries", [(), (5, 1, 2)])
+@pytest.mark.parametrize(
+    "features", [{}, {"softcap": 4.0, "alibi": 0.5, "window": 6.0, "k_scale": 0.5, "v_scale": 2.0}]
+)
+def test_oracle_is_attention_written_out(queries: tuple[int, ...], features: dict[str, float]) -> None:
+    given = inputs(case_of(lengths=(9, 1, 5), queries=queries, features=features, head_size=8), call())
+    found = attention(given)
+    slopes = given.slopes()
+    row = 0
+    for seq, n in zip(given.rows, given.lens, strict=True):
+        count = queries[seq] if queries else 1
+        for i in range(count):
+            last = n - count + i
+            for h in range(8):
+                q = given.query[row, h].astype(float)
+                scores = []
+                seen = range(max(0, last - 5 if features else 0), last + 1)
+                for p in seen:
+                    s = (
+                        float(q @ given.keys[seq][p, h // 4].astype(float))
+                        * given.scale
+                        * features.get("k_scale", 1)
+                    )
+                    if features:
+                        s = 4.0 * np.tanh(s / 4.0)
+                    if slopes is not None:
+                        s += float(slopes[h]) * (p - last)
+                    scores.append(s)
+                weights = np.exp(scores)
+                values = given.values[seq][list(seen), h // 4] * features.get("v_scale", 1)
+                assert np.allclose(found.out[row, h], weights @ values / weights.sum(), atol=1e-12)
+                assert np.isclose(found.lse[row, h], np.log(weights.sum()), atol=1e-12)
+            row += 1
+
+
+def test_bound_tells_half_precision_from_single() -> None:
+    """Sound float32 arithmetic stays far inside the bound; float16 sums are far outside."""
+    given = inputs(case_of(lengths=(1500,), num_blocks=400, head_size=64, kv_heads=1, group=1), call())
+    expected = attention(given)
+
+    def margin(dtype: type[np.floating[Any]]) -> float:
+        k, v, q = (
+            given.keys[0][:, 0].astype(dtype),
+            given.values[0][:, 0].astype(dtype),
+            given.query[0, 0].astype(dtype),
+        )
+        scores = (k @ q) * dtype(given.scale)
+        weights = np.exp(scores - scores.max())
+        out = np.add.accumulate(weights[:, None] * v, axis=0, dtype=dtype)[-1] / weights.sum(dtype=dtype)
+        return float((np.abs(out.astype(float) - expected.out[0, 0]) / expected.bound[0, 0]).max())
+
+    assert margin(np.float32) < 0.3
+    assert margin(np.float16) > 5
+
+
+def test_merge_of_parts_and_of_nothing() -> None:
+    rng = np.random.default_rng(0)
+    out, lse = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 3))
+    nothing = np.zeros_like(out), np.full_like(lse, -np.inf)
+    same, sums = merged([(out, lse), nothing])
+    assert np.allclose(same, out)
+    assert np.allclose(sums, lse)
+    zeros, none = merged([nothing, nothing])
+    assert not zeros.any()
+    assert np.isneginf(none).all()
+
+
+# ------------------------------------------------------------ payloads and cases
+
+
+def test_values_spell_the_slot() -> None:
+    setting = Setting(lengths=(1,), payload="coded", kv_heads=3, head_size=80)
+    slots = np.array([0, 1, 5, 70000])
+    values = coded("v", slots, setting)
+    for i, slot in enumerate(slots):
+        for head in range(3):
+            assert named(values[i, head], 3) == (slot, head)
+    assert named((values[0, 0] + values[1, 0]) / 2, 3) is None
+    keys = coded("k", np.arange(4000), setting).reshape(-1, 80)
+    assert (keys[:500] @ keys.T - 80 * np.eye(500, 12000)).max() < 60
+
+
+@pytest.mark.parametrize(
+    "topology", ["identity", "reversed", "shuffled", "interleaved", "shared", "highest", "flush"]
+)
+def test_tables_own_their_blocks(topology: Any) -> None:
+    setting = Setting(lengths=(9, 13, 8), topology=topology, prefix=8)
+    tables = place(setting, 20, 4)
+    assert [len(t) for t in tables] == [3, 4, 2]
+    shared = 2 if topology == "shared" else 0
+    blocks = tables[0] + [b for t in tables[1:] for b in t[shared:]]
+    assert len(set(blocks)) == len(blocks)
+    assert all(t[:shared] == tables[0][:shared] for t in tables)
+    assert set(blocks) <= set(range(20))
+
+
+def test_templates_have_names_of_their_own_and_fit_narrow_limits() -> None:
+    assert len({t.id for t in templates()}) == len(templates())
+    narrow = Serves(
+        {"dtypes": ["bf16"], "head_sizes": [128], "block_sizes": [64], "groups": [8], "features": []}
+    )
+    fitted = 0
+    for template in templates():
+        if "/refuse-" not in template.id:  # there, nothing is left out
+            assert template.case(EVERYTHING).history
+        try:
+            case = template.case(narrow)
+        except Unserved:
+            continue
+        fitted += 1
+        assert case.kernel is not None
+        assert (case.kernel.dtype, case.kernel.head_size, case.kernel.group, case.block_size) == (
+            "bf16",
+            128,
+            8,
+            64,
+        )
+        assert all(n > 0 for n in case.kernel.lengths)
+    assert fitted > 25
+    assert drawn(3, narrow, True) == drawn(3, narrow, True)
+
+
+def test_exact_answers_have_no_finding_and_others_do() -> None:
+    case = case_of(lengths=(9, 3), aim=("KVP-NUM-001",))
+    right = attention(inputs(case, case.history[0]))
+
+    def judged(out: Any, lse: Any) -> list[str]:
+        seen = Observation(outcome="ok", value={"out": out, "lse": lse, "torn": [], "changed": []})
+        return [f.requirement for f in judge_kernel(case, [seen]).findings]
+
+    assert judged(right.out, right.lse) == []
+    assert judged(right.out + 1e-4, right.lse) == ["KVP-NUM-001"]
+    assert judged(right.out, right.lse / np.log(2)) == ["KVP-KERN-010"]
+    assert judged(np.full_like(right.out, np.nan), None) == ["KVP-NUM-001"]
+
+
+# ------------------------------------------------------------ kernels that misbehave
+
+
+def verdicts(name: str, call_limit: float = 20.0) -> tuple[set[tuple[str, str]], str]:
+    pytest.importorskip("torch")
+    with Worker(find(f"{ROGUES}:{name}"), 20.0) as worker:
+        session = Session(worker, spec.load(), Settings(profile="kernel"), first_look(worker, "kernel"))
+        worker.call_limit = call_limit
+        results = session.check(case_of(lengths=(9, 3), aim=("KVP-NUM-001",)))
+    return {(r.requirement, r.verdict.value) for r in results}, " ".join(r.reason + r.got for r in results)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "words"),
+    [
+        ("crashes", {("KVP-KERN-006", "FAIL"), ("KVP-NUM-001", "ERROR")}, "signal 11"),
+        ("raises", {("KVP-NUM-001", "ERROR")}, "no kernel image"),
+        ("refuses", {("KVP-NUM-001", "FAIL")}, "not today"),
+        ("answers_one_tensor", {("KVP-NUM-001", "ERROR")}, "(out, lse) is needed"),
+        ("answers_another_shape", {("KVP-NUM-001", "ERROR")}, "is needed, as of q"),
+        ("stopped_by_a_sanitizer", {("KVP-KERN-008", "FAIL"), ("KVP-NUM-001", "PASS")}, "decode.cuh:120"),
+    ],
+)
+def test_misbehaviour_is_a_verdict(name: str, expected: set[tuple[str, str]], words: str) -> None:
+    found, said = verdicts(name)
+    assert found == expected
+    assert words in said
+
+
+def test_a_hang_is_a_timeout() -> None:
+    assert verdicts("hangs", 0.5)[0] == {("KVP-NUM-001", "TIMEOUT")}
+
+
+def test_what_is_no_kernel_is_said() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(SubjectError, match="NHD or HND"):
+        smoke_test(f"{ROGUES}:unknown_layout", 20.0)
+    notes, faults = smoke_test("torch_gather", 20.0)
+    assert not faults
+    assert "prefill" in notes[0]
+    assert smoke_test(f"{ROGUES}:raises", 20.0)[1]
+
+
+# ------------------------------------------------------------ memory with an end
+
+
+@pytest.mark.parametrize("side", ["after", "before"])
+def test_marks_are_beside_the_tensor(side: str) -> None:
+    torch = pytest.importorskip("torch")
+    import ctypes
+
+    from kvproof.subjects.arena import Placed
+
+    placed = Placed("x", 4096, side, "cpu")
+    tensor = placed.tensor(torch.float32, (32, 32))
+    tensor.fill_(1.0)
+    assert not placed.torn()
+    ctypes.memset(tensor.data_ptr() - 4 if side == "after" else tensor.data_ptr() + 4096, 0, 4)
+    assert placed.torn()
+
+
+def test_a_pool_past_31_bits_costs_what_is_used() -> None:
+    torch = pytest.importorskip("torch")
+    import psutil
+
+    from kvproof.subjects.arena import Placed
+
+    before = psutil.Process().memory_info().rss
+    placed = Placed("pool", 6 << 30, "after", "cpu")
+    pool = placed.tensor(torch.float16, (3 << 20, 1024))
+    pool[-1] = 2.0
+    assert float(pool[-1, -1]) == 2.0
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+
+
+def test_verdict_of_a_crash_names_the_memory() -> None:
+    case = case_of(lengths=(9,), aim=("KVP-KERN-007",)).model_copy(update={"stands_for": ("KVP-KERN-006",)})
+    found = judge_kernel(case, [], "the process ended with signal 11").findings
+    assert [f.requirement for f in found] == ["KVP-KERN-006", "KVP-KERN-007"]

@@ -1,0 +1,1 @@
+"""FlashAttention 2, of the package flash-attn."""

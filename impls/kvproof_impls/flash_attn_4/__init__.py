@@ -1,0 +1,1 @@
+"""FlashAttention 4, in CuTe DSL, for Hopper and Blackwell GPUs."""

@@ -1,0 +1,1 @@
+"""torch's flex_attention over pages."""

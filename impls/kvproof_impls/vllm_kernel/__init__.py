@@ -1,0 +1,1 @@
+"""The attention kernel that vLLM ships and uses by default."""
