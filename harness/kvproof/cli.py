@@ -6,8 +6,6 @@ import contextlib
 import os
 import sys
 import time
-import tomllib
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,67 +13,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__
+from kvproof import __version__, options
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
+from kvproof.options import WrongInput
 from kvproof.subjects import SubjectError, find, installed
 from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 
 OK, FINDINGS, USAGE, INCOMPLETE = 0, 1, 2, 3
-
-_impl = click.option(
-    "--impl",
-    "impls",
-    multiple=True,
-    metavar="WHERE",
-    help="NAME[:FACTORY], path/to/adapter.py[:FACTORY] or package.module[:FACTORY]; may be given again.",
-)
-_checkout = click.option(
-    "--checkout",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True),
-    metavar="DIR",
-    help="Folder of a checkout, for adapters to repositories that are no packages.",
-)
-_results = click.option(
-    "--results",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("results/runs"),
-    show_default=True,
-    help="Folder for reports; each run makes one of its own there.",
-)
-_seed = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn."
-)
-_quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: the path of the report only.")
-
-
-PROFILES = ("manager", "scheduler", "kernel")
-
-
-def _profiles(index: specification.Spec, chosen: Sequence[str], named: bool) -> Sequence[str]:
-    """Those of the chosen requirements; else the manager's for a named implementation, else all."""
-    asked = {index.requirements[r].profile for r in chosen}
-    return [p for p in PROFILES if p in asked] or (PROFILES[:1] if named or asked else PROFILES)
-
-
-class WrongInput(click.ClickException):
-    """Something that the user named cannot be used: one line, and exit status 2."""
-
-    exit_code = USAGE
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
-
-
-class CellOption(click.Option):
-    """`--cell`, whose help lists the cells; they are read when it is asked for."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        files = sorted((specification.find() / "scenarios").glob("*.toml"))
-        names = [name for file in files for name in tomllib.loads(file.read_text(encoding="utf-8"))]
-        self.help = f"Run these cells only: {', '.join(names)}."
-        return super().get_help_record(ctx)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -85,11 +31,11 @@ def main() -> None:
 
 
 @main.command()
-@_impl
-@_checkout
+@options.impl
+@options.checkout
 @click.option(
     "--profile",
-    type=click.Choice(PROFILES),
+    type=click.Choice(options.PROFILES),
     help="What the implementations are.  [default: manager; without --impl all profiles of our own]",
 )
 @click.option(
@@ -118,9 +64,9 @@ def main() -> None:
     type=click.FloatRange(min=0.05),
     help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
 )
-@_seed
-@_results
-@_quiet
+@options.seed
+@options.results
+@options.quiet
 def conformance(
     impls: tuple[str, ...],
     checkout: str | None,
@@ -161,7 +107,7 @@ def conformance(
     )
     judged = []
     try:
-        for each in (profile,) if profile else _profiles(index, chosen, bool(impls)):
+        for each in (profile,) if profile else options.profiles(index, chosen, bool(impls)):
             limit = call_limit or (KERNEL_CALL_LIMIT if each == "kernel" else CALL_LIMIT)
             asked = replace(settings, profile=each, call_limit=limit)
             judged += judge_all(impls or default_subjects(each, deep), asked, console, quiet)
@@ -191,8 +137,8 @@ def conformance(
 
 
 @main.command()
-@_impl
-@_checkout
+@options.impl
+@options.checkout
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -208,11 +154,11 @@ def conformance(
     help="Cache size of the replay in tokens; may be given again. 0 is no bound. Default: 256 Ki and 1 Mi.",
 )
 @click.option("--block-size", type=click.IntRange(min=1), default=16, show_default=True)
-@click.option("--cell", "cells", cls=CellOption, multiple=True, metavar="NAME")
+@click.option("--cell", "cells", cls=options.CellOption, multiple=True, metavar="NAME")
 @click.option("--full", is_flag=True, help="The whole matrix instead of the quick one.")
 @click.option(
     "--profile",
-    type=click.Choice(PROFILES),
+    type=click.Choice(options.PROFILES),
     help="Run the cells of this profile only.  [default: all that the implementations are for]",
 )
 @click.option(
@@ -222,9 +168,9 @@ def conformance(
     show_default=True,
     help="Where kernels are measured.",
 )
-@_seed
-@_results
-@_quiet
+@options.seed
+@options.results
+@options.quiet
 def bench(
     impls: tuple[str, ...],
     checkout: str | None,
@@ -264,10 +210,10 @@ def bench(
 
 @main.command()
 @click.argument("where")
-@_checkout
+@options.checkout
 @click.option(
     "--profile",
-    type=click.Choice(PROFILES),
+    type=click.Choice(options.PROFILES),
     help="What it is.  [default: what its factory takes]",
 )
 @click.option("--call-limit", type=click.FloatRange(min=0.05), default=CALL_LIMIT, show_default=True)
@@ -297,8 +243,8 @@ def smoke(where: str, checkout: str | None, profile: str | None, call_limit: flo
 
 @main.command()
 @click.argument("vector", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_impl
-@_checkout
+@options.impl
+@options.checkout
 def replay(vector: Path, impls: tuple[str, ...], checkout: str | None) -> None:
     """Run a saved history step by step, on who showed it unless told otherwise, and show what is seen."""
     from kvproof.conformance.replay import load_vector, replay_vector
@@ -365,7 +311,7 @@ def compare(before: Path, after: Path) -> None:
 
 @main.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_results
+@options.results
 def report(files: tuple[Path, ...], results: Path) -> None:
     """Show result files again: those given, or the newest of conformance; draws the charts of a benchmark."""
     from kvproof.report import attention, charts

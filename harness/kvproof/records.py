@@ -328,6 +328,8 @@ class Header(Record):
     started: str
     command: str
     environment: Environment
+    absent: dict[str, str] = Field(default_factory=dict)
+    """Of a benchmark: implementation -> why it was not measured."""
     requirements: tuple[Requirement, ...] = ()
 
 

@@ -8,8 +8,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,6 +78,8 @@ class Plan:
     seed: int
     kernels: Sequence[KernelSubject] = ()
     device: str = "cpu"
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Implementation -> why it is not measured."""
 
 
 def run(
@@ -127,7 +129,7 @@ def run(
         if device == "cuda" and not has_gpu():
             console.print("PRECONDITION: no GPU that torch can use; nothing was measured")
             return 3
-        subjects, kernels = _open(impls, profile, cells, device, block_size, console)
+        subjects, kernels, absent = _open(impls, profile, cells, device, block_size)
         profiles = [profile] if profile else [p for p in FILES if (kernels if p == "kernel" else subjects)]
         points = load(spec.find(), cells, quick, profiles, device == "cuda")
         if traces.TRACE_BLOCK % block_size and any(p.cell in ("replay", "scheduler_replay") for p in points):
@@ -136,10 +138,13 @@ def run(
     except (ValueError, OSError, SubjectError, spec.SpecError) as e:
         console.print(str(e), markup=False, highlight=False)
         return 2
+    for name, why in absent.items():
+        if name in impls or name in _defaults(profile, cells, device):
+            console.print(f"PRECONDITION {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if not (subjects or kernels) or not points:
         console.print("nothing to measure: no implementation can run here")
         return 3
-    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed, kernels, device)
+    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed, kernels, device, absent)
     return measure(plan, out, console, quiet)
 
 
@@ -161,24 +166,20 @@ def has_gpu() -> bool:
 
 
 def _open(
-    impls: Sequence[str],
-    profile: str | None,
-    cells: Sequence[str] | None,
-    device: str,
-    block_size: int,
-    console: Console,
-) -> tuple[list[Subject], list[KernelSubject]]:
-    """Managers and schedulers, and kernels, of the names; says which cannot run here, and why."""
+    impls: Sequence[str], profile: str | None, cells: Sequence[str] | None, device: str, block_size: int
+) -> tuple[list[Subject], list[KernelSubject], dict[str, str]]:
+    """Managers and schedulers, and kernels, of the names; and why others of them cannot run here."""
     subjects: list[Subject] = []
     kernels: list[KernelSubject] = []
-    for name in impls or _defaults(profile, cells, device):
+    names = impls or _defaults(profile, cells, device)
+    absent: dict[str, str] = {}
+    for name in names:
         implementation = find(name)
         missing = implementation.missing()
         if not missing and find_spec("torch") is None and is_kernel(implementation):
             missing = {"torch": "pip install torch"}
-        for what, how in missing.items():
-            console.print(f"PRECONDITION {name}: no {what}: {how}", markup=False, highlight=False)
         if missing:
+            absent[name] = _wants(missing)
             continue
         try:
             kernel = is_kernel(implementation)
@@ -187,7 +188,7 @@ def _open(
             if impls:
                 raise
             # Somebody else's package that is installed and broken must not end the run of all others.
-            console.print(f"PRECONDITION {name}: {e}", markup=False, highlight=False, soft_wrap=True)
+            absent[name] = str(e)
             continue
         if profile and (profile == "kernel") != isinstance(opened, KernelSubject):
             raise ValueError(f"{name}: it does not belong to the profile {profile}")
@@ -199,7 +200,14 @@ def _open(
             kernels.append(opened)
         else:
             subjects.append(opened)
-    return subjects, kernels
+    if not impls and set(names) & set(KERNELS["cpu"]):  # a reader of the table looks for the others
+        others = {name: find(name).missing() for name in KERNELS["cuda"] if name not in names}
+        absent |= {name: _wants(missing) for name, missing in others.items() if missing}
+    return subjects, kernels, absent
+
+
+def _wants(missing: Mapping[str, str]) -> str:
+    return "; ".join(f"no {what}: {how}" for what, how in missing.items())
 
 
 def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
@@ -216,6 +224,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
         started=now.isoformat(timespec="seconds"),
         command=shlex.join(["kvproof", *sys.argv[1:]]),
         environment=describe(),
+        absent=dict(plan.absent),
     )
     samples: list[Sample] = []
     findings: list[str] = []
@@ -258,6 +267,10 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
     report = tables.write(folder, header, samples, findings, series)
     if not quiet:
         tables.terminal(console, samples)
+        if plan.absent:
+            console.print(
+                f"not measured, PRECONDITION: {', '.join(plan.absent)}", highlight=False, soft_wrap=True
+            )
     for line in findings:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)

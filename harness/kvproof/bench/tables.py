@@ -55,6 +55,9 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
         "a 95 % bootstrap interval over the rounds of this process. A row without a number says why.",
         *_summary(samples),
     ]
+    if header.absent:
+        lines += ["", "## Not measured: PRECONDITION", ""]
+        lines += [f"- {name}: {why}" for name, why in header.absent.items()]
     data = frame(samples)
     for cell in data["cell"].unique() if len(data) else []:
         part = data[data["cell"] == cell].dropna(axis="columns", how="all")

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvproof import spec
-from kvproof.cli import _profiles, main
+from kvproof.cli import main
+from kvproof.options import profiles as profiles_of
 
 ROGUES = Path(__file__).with_name("rogues.py")
 
@@ -144,7 +145,7 @@ def test_help_names_the_cells() -> None:
 def test_what_is_asked_for_decides_the_profile(chosen: list[str], named: bool, profiles: list[str]) -> None:
     index = spec.load()
     ids = [r.id for name in chosen for r in index.select(name)]
-    assert list(_profiles(index, ids, named)) == profiles
+    assert list(profiles_of(index, ids, named)) == profiles
 
 
 def test_our_own_are_judged_in_all_profiles(tmp_path: Path) -> None:

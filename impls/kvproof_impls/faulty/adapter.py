@@ -9,6 +9,7 @@ from . import (
     batch,
     errors,
     evict,
+    kernel_values,
     kernels,
     keys,
     lives,
@@ -28,7 +29,7 @@ from .registry import FAULTS, Make
 __all__ = ["FAULTS", "make"]
 PLANTED = (
     *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
-    *(scheduling, progress, lives, preemption, resume, relations, kernels),
+    *(scheduling, progress, lives, preemption, resume, relations, kernels, kernel_values),
 )
 """The modules that have entered their faults in FAULTS."""
 

@@ -1,0 +1,64 @@
+"""Options that several commands share, and how wrong input is told."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kvproof import spec as specification
+
+impl = click.option(
+    "--impl",
+    "impls",
+    multiple=True,
+    metavar="WHERE",
+    help="NAME[:FACTORY], path/to/adapter.py[:FACTORY] or package.module[:FACTORY]; may be given again.",
+)
+checkout = click.option(
+    "--checkout",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Folder of a checkout, for adapters to repositories that are no packages.",
+)
+results = click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/runs"),
+    show_default=True,
+    help="Folder for reports; each run makes one of its own there.",
+)
+seed = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn."
+)
+quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: the path of the report only.")
+
+
+PROFILES = ("manager", "scheduler", "kernel")
+
+
+def profiles(index: specification.Spec, chosen: Sequence[str], named: bool) -> Sequence[str]:
+    """Those of the chosen requirements; else the manager's for a named implementation, else all."""
+    asked = {index.requirements[r].profile for r in chosen}
+    return [p for p in PROFILES if p in asked] or (PROFILES[:1] if named or asked else PROFILES)
+
+
+class WrongInput(click.ClickException):
+    """Something that the user named cannot be used: one line, and exit status 2."""
+
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class CellOption(click.Option):
+    """`--cell`, whose help lists the cells; they are read when it is asked for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        files = sorted((specification.find() / "scenarios").glob("*.toml"))
+        names = [name for file in files for name in tomllib.loads(file.read_text(encoding="utf-8"))]
+        self.help = f"Run these cells only: {', '.join(names)}."
+        return super().get_help_record(ctx)
