@@ -216,8 +216,12 @@ def bench(
     type=click.Choice(options.PROFILES),
     help="What it is.  [default: what its factory takes]",
 )
-@click.option("--call-limit", type=click.FloatRange(min=0.05), default=CALL_LIMIT, show_default=True)
-def smoke(where: str, checkout: str | None, profile: str | None, call_limit: float) -> None:
+@click.option(
+    "--call-limit",
+    type=click.FloatRange(min=0.05),
+    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
+)
+def smoke(where: str, checkout: str | None, profile: str | None, call_limit: float | None) -> None:
     """Say whether the ADAPTER is sane, before any compliance is judged."""
     from kvproof.conformance.smoke import smoke_test
 
@@ -229,7 +233,7 @@ def smoke(where: str, checkout: str | None, profile: str | None, call_limit: flo
                 f"{where}: not looked at: "
                 + "; ".join(f"{w} is not here: {how}" for w, how in missing.items())
             )
-            sys.exit(OK)
+            sys.exit(INCOMPLETE)
         notes, faults = smoke_test(where, call_limit, profile or "")
     except SubjectError as error:
         raise WrongInput(str(error)) from error

@@ -73,7 +73,7 @@ def decode(
     device, stream, capturing = _queue(q)
     with _on(q):
         out, lse = _results(q)
-        parts = splits or variants.choose_splits(problem, device.sms)
+        parts = splits or variants.choose_splits(problem, device.sms, device.arch)
         room = _workspace(problem, parts, q.device)
         pointers = _pointers(problem, q, k_cache, v_cache, block_table, seq_lens, out, lse, *room)
         call = decode_call(problem, pointers, parts, device.arch, techniques)

@@ -7,6 +7,7 @@ whoever finds the file may use it.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
@@ -56,12 +57,26 @@ def compiler_version(path: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where built files are kept: $KVPROOF_CACHE, else kvproof in $XDG_CACHE_HOME, else ~/.cache/kvproof."""
+    """Where built files are kept: $KVPROOF_CACHE, else kvproof in $XDG_CACHE_HOME, else ~/.cache/kvproof.
+
+    A folder of the process's own where that one cannot be written: then nothing is kept.
+    """
     if os.environ.get("KVPROOF_CACHE"):
         return Path(os.environ["KVPROOF_CACHE"])
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "kvproof"
-    return Path.home() / ".cache" / "kvproof"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "kvproof"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return _of_this_process()
+    return folder if os.access(folder, os.W_OK) else _of_this_process()
+
+
+@functools.cache
+def _of_this_process() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="kvproof-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def build(

@@ -25,6 +25,8 @@ TENSOR_ROWS = 16  # query heads a tensor-core tile has room for
 MIN_SPLIT_TOKENS = 256
 MAX_SPLITS = 128
 SHARED_PER_SM = {"sm_80": 164 << 10, "sm_90": 228 << 10, "sm_100": 228 << 10, "sm_120": 100 << 10}
+SMALL = ("sm_86", "sm_89", "sm_120", "sm_121")
+"""Chips of 100 KiB of shared memory a multiprocessor (CUDA C++ programming guide, compute capabilities)."""
 
 
 class Technique(IntFlag):
@@ -185,7 +187,7 @@ class Variant:
 
     def blocks_per_sm(self, arch: str) -> int:
         """How many blocks of threads a multiprocessor holds at a time, by shared memory and registers."""
-        by_shared = SHARED_PER_SM[arch] // (self.shared_bytes + 1024)
+        by_shared = SHARED_PER_SM[memory_like(arch)] // (self.shared_bytes + 1024)
         return max(1, min(3 if self.core == "tensor" else 4, by_shared))
 
     def tiles(self, problem: Problem) -> int:
@@ -235,12 +237,12 @@ def make_variant(
     if core == "tensor":
         # As many bytes in flight as the memory asks for, from as much shared memory as the chip has.
         tile = 32 * head_dim * ITEM_BYTES[kv]
-        small = arch == "sm_120"
+        chip = memory_like(arch)
         if tile <= 3 << 10:
             stages = 5
         elif tile > 12 << 10:
-            stages, warps = 2, {"sm_80": 4, "sm_120": 2}.get(arch, 6)
-        elif tile > 8 << 10 or (small and head_dim == 256):
+            stages, warps = 2, {"sm_80": 4, "sm_120": 2}.get(chip, 6)
+        elif tile > 8 << 10 or (chip == "sm_120" and head_dim == 256):
             stages = 2
     return Variant(
         core=core,
@@ -253,6 +255,13 @@ def make_variant(
         features=features,
         techniques=techniques,
     )
+
+
+def memory_like(arch: str) -> str:
+    """The chip of SHARED_PER_SM whose shared memory this one has; of an unknown one, that with the least."""
+    arch = arch.rstrip("af")
+    known = {"sm_87": "sm_80", "sm_103": "sm_100", "sm_110": "sm_100", **dict.fromkeys(SMALL, "sm_120")}
+    return arch if arch in SHARED_PER_SM else known.get(arch, "sm_120")
 
 
 def decode_variant(problem: Problem, arch: str = "sm_90", techniques: Technique = Technique.ALL) -> Variant:

@@ -32,6 +32,7 @@ def show(claims: Sequence[Claim], console: Console) -> None:
         f"{len(claims)} claims: " + ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v]),
         highlight=False,
     )
+    console.print("of the text on paged KV caches that the reference implements; none is about your code")
 
 
 def as_text(claims: Sequence[Claim]) -> str:

@@ -51,6 +51,8 @@ class Outcome:
     """Why there is no file, or what broke in the suite."""
     interrupted: bool = False
     """The user stopped the run."""
+    ran: bool = True
+    """False where what it needs is not here."""
 
 
 def judge_all(
@@ -210,7 +212,7 @@ def _not_here(
                     Result(case="precondition", requirement=r.id, verdict=Verdict.PRECONDITION, reason=reason)
                 )
         writer.close(Footer(complete=True, cases=0, must_run=0, failed=0, exit_status=0, seconds=0.0))
-    return Outcome(implementation, 0, path)
+    return Outcome(implementation, 0, path, ran=False)
 
 
 def _free_path(folder: Path, implementation: Implementation) -> Path:
@@ -239,6 +241,10 @@ def _ledger_path(implementation: Implementation) -> Path:
 
 
 def exit_status(judged: Sequence[Outcome]) -> int:
-    """1 if anything failed, else 2 if one could not be opened, else 3 if anything is incomplete, else 0."""
+    """1 if anything failed, else 2 if one could not be opened, else 3 if anything is incomplete, else 0.
+
+    3 as well where nothing was judged; what is not here beside others that were harms nothing.
+    """
     counts = Counter(j.exit_status for j in judged)
-    return next((status for status in (1, 2, 3) if counts[status]), 0)
+    bad = next((status for status in (1, 2, 3) if counts[status]), 0)
+    return bad if any(j.ran for j in judged) else bad or 3

@@ -11,7 +11,7 @@ from kvproof.histories.directed.scheduling import Load
 from kvproof.histories.kernels import Serves, Template, Unserved, call
 from kvproof.records import Case, Operation
 from kvproof.subjects import SubjectError, find
-from kvproof.subjects.host import KERNEL_CALL_LIMIT, Worker
+from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT, Worker
 from kvproof.subjects.making import TAKES
 
 REQUIRED = {
@@ -29,7 +29,7 @@ SHAPES = {"manager": (16, 4), "kernel": (), "scheduler": (16, 4, 4, 64)}
 """Arguments of the factory, in the order in which a subject of no named profile is tried."""
 
 
-def smoke_test(where: str, call_limit: float, profile: str = "") -> tuple[list[str], list[str]]:
+def smoke_test(where: str, call_limit: float | None = None, profile: str = "") -> tuple[list[str], list[str]]:
     """(notes, faults) about the adapter; nothing here is about compliance.
 
     Without `profile` it is what the arguments of its factory say.
@@ -40,7 +40,7 @@ def smoke_test(where: str, call_limit: float, profile: str = "") -> tuple[list[s
     implementation = find(where, FACTORIES[profile or "manager"])
     index = spec.load()
     notes, faults = [], []
-    with Worker(implementation, call_limit) as worker:
+    with Worker(implementation, call_limit or CALL_LIMIT) as worker:
         kind, description = _described(worker, profile)
         profiles = PROFILES[kind]
         named, members = set(description["capabilities"]), set(description["members"])
@@ -63,7 +63,7 @@ def smoke_test(where: str, call_limit: float, profile: str = "") -> tuple[list[s
                     f"{', '.join(sorted(own))} is there but {name!r} is not named, so it is not judged"
                 )
         if kind == "kernel":
-            worker.call_limit = max(call_limit, KERNEL_CALL_LIMIT)
+            worker.call_limit = call_limit or KERNEL_CALL_LIMIT
         if not faults and kind == "kernel":
             faults += _first_call(worker, description)
         elif not faults:

@@ -161,3 +161,14 @@ def test_our_own_are_judged_in_all_profiles(tmp_path: Path) -> None:
         ["reference:make_scheduler", "scheduler"],
         ["plain:make_scheduler", "scheduler"],
     ]
+
+
+@pytest.mark.parametrize(("others", "status"), [((), 3), (("--impl", "plain"), 0)])
+def test_what_is_not_here_harms_the_status_only_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...], status: int
+) -> None:
+    monkeypatch.delenv("KVPROOF_CHECKOUT", raising=False)
+    asked = ("--requirement", "POOL-001", "--histories", "0", "--results", str(tmp_path))
+    done = run("conformance", "--impl", "nano_vllm", *others, *asked)
+    assert done.exit_code == status, done.output
+    assert "not judged: what it needs is not here" in done.output

@@ -80,6 +80,11 @@ def test_head_sizes(head_dim: int) -> None:
     Call("fp32", head_dim, 16, 3, 2, LENS, "NHD", QUERIES).check(best("fp32"))
 
 
+def test_tiles_of_every_size_reach_all_their_rows() -> None:
+    """52 tokens a tile: 4 lanes and 3 KV heads of 104 floats. The order in a tile must be a permutation."""
+    Call("fp32", 104, 16, 3, 1, [160, 100]).check(On("portable"))
+
+
 @pytest.mark.parametrize("which", range(5))
 def test_features_one_by_one(which: int) -> None:
     for queries in (None, QUERIES):

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from kvproof_kernels import gpu, host_build, nvcc  # noqa: E402  (they import torch)
 from kvproof_kernels.launch import Call, Launch, LaunchFailed, NvccGpu, _Loaded  # noqa: E402
-from kvproof_kernels.problem import decode_problem  # noqa: E402
-from kvproof_kernels.variant import Params, Technique, make_variant  # noqa: E402
+from kvproof_kernels.problem import ITEM_BYTES, decode_problem  # noqa: E402
+from kvproof_kernels.variant import HEAD_SIZES, Params, Technique, make_variant  # noqa: E402
 
 KERNELS = Path(gpu.__file__).parent
 
@@ -218,3 +218,24 @@ def test_nvcc_library_has_the_same_struct(tmp_path: Path, monkeypatch: pytest.Mo
         call = Call((), params, variant.entry, variant.function, variant.defines)
         with pytest.raises(LaunchFailed, match=r"kvproof_decode of entry\.cu: CUDA error \d+"):
             device.start(call, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("arch", "most"),
+    [
+        ("sm_80", 163),
+        ("sm_86", 99),
+        ("sm_89", 99),
+        ("sm_90a", 227),
+        ("sm_103", 227),
+        ("sm_121", 99),
+        ("sm_130", 99),
+    ],
+)
+def test_shared_memory_fits_the_chip(arch: str, most: int) -> None:
+    for kv in ITEM_BYTES:
+        for head_dim in HEAD_SIZES:
+            for group in (1, 2, 4, 8):
+                variant = make_variant(kv, head_dim, group, arch=arch)
+                assert variant.shared_bytes <= most << 10, (kv, head_dim, group)
+                assert variant.blocks_per_sm(arch) >= 1

@@ -8,9 +8,11 @@ kill the process.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import pickle
+import signal
 import struct
 import sys
 import time
@@ -160,7 +162,14 @@ def _made(case: Case, error: BaseException) -> str:
     return f"make{case.shape}: {describe(error)}"
 
 
+def _die_with_parent() -> None:
+    """A parent that is killed cannot stop a worker that hangs in a call: on Linux the kernel does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def main() -> None:
+    _die_with_parent()
     spec, beat = sys.argv[1], Beat(sys.argv[2])
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of the subject, C code included, must not break the frames
