@@ -138,8 +138,8 @@ class _Judge:
 
     def _stored(self, step: int, op: str, given: Inputs, value: dict[str, Any]) -> Iterator[Finding]:
         new = tokens(given)
-        for which in ("k", "v"):
-            pool = rounded(given.setting.dtype, given.pool(which))
+        for which in (name for name in ("k", "v", "third") if name in value):
+            pool = rounded(given.setting.dtype, given.pool("v" if which == "v" else "k"))
             if op == "write":
                 flat = pool.reshape(-1, *pool.shape[2:])
                 for slot, content in zip(given.setting.slots, new[which], strict=True):
@@ -163,6 +163,8 @@ class _Judge:
     def _attended(self, step: int, given: Inputs, value: dict[str, Any]) -> Iterator[Finding]:
         out = value["out"].astype(np.float64)
         lse = None if value["lse"] is None else value["lse"].astype(np.float64)
+        if value.get("lse_declared") and value["lse_dtype"] != "float32":
+            yield self.finding("KVP-KERN-010", step, "an lse of float32", f"lse {value['lse_dtype']}")
         if given.setting.payload == "coded":
             self.calls.append(Call(step, given, out, lse, None))
             yield from self._probed(step, given, out)
@@ -311,7 +313,8 @@ class _Judge:
 
 
 def _features(call: Call) -> dict[str, float]:
-    return call.given.setting.features
+    """Those that are not off."""
+    return {name: value for name, value in call.given.setting.features.items() if value}
 
 
 def _holds(table: list[int], length: int, slot: int, size: int) -> bool:

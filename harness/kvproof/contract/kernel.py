@@ -61,7 +61,7 @@ class Kernel(Protocol):
         Returns:
             out [B, Hq, D] of q's dtype, and lse [B, Hq] float32, the natural logarithm of the sum of
             exponentials of the scores; lse is None without the capability. With `empty` a row of length
-            0 is zeros with lse -inf.
+            0 is zeros with lse -inf. Both may lie in memory that the next call uses again.
 
         Raises:
             BadInput: a shape or dtype outside `limits`; the message names the limit.
@@ -112,7 +112,7 @@ class KernelOptions(Protocol):
         """Do what is done once for many layers or steps, such as a plan; answers decode as a function of q.
 
         The benchmark times that function in place of `decode` and names it as prepared. Everything but
-        the values of q stays what it is here.
+        the values of q and what the caches hold stays what it is here.
         """
         ...
 

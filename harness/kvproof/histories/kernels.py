@@ -18,6 +18,8 @@ from kvproof.records import Case, Operation, Setting
 DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3")
 FEATURES = ("softcap", "alibi", "window", "k_scale", "v_scale")
 SPARE_BLOCKS = 5
+LEAST_CODED = 32
+"""Head sizes below have too few signs for a slot's id and for keys that differ."""
 SHARE = 12
 """So many random cases that follow each other share dtype, head size and group."""
 
@@ -92,7 +94,7 @@ class Template:
     setting: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     num_blocks: int = 0
-    """0: as many as are used, and a few."""
+    """At least; 0: as many as are used, and a few."""
     stands_for: tuple[str, ...] = ()
     note: str = ""
 
@@ -114,7 +116,12 @@ class Template:
             lengths=lengths,
             **self.setting,
         )
+        if setting.queries:  # blocks may be smaller than the ones the case was written for
+            fitting = tuple(min(q, n) for q, n in zip(setting.queries, lengths, strict=True))
+            setting = setting.model_copy(update={"queries": fitting})
         if setting.payload == "coded":
+            if setting.head_size < LEAST_CODED:
+                raise Unserved(f"limits: head_sizes has none of {LEAST_CODED} and more")
             most = max((len(asked(setting, n, size)) for n in lengths), default=1)
             setting = setting.model_copy(update={"repeat": -(-most // setting.group)})
         history = tuple(self.calls(size, serves))
@@ -125,7 +132,8 @@ class Template:
                 if feature not in serves.features:
                     raise Unserved(f"limits: features has no {feature}")
         used = [setting, *(setting.model_copy(update=op.args or {}) for op in history)]
-        blocks = self.num_blocks or SPARE_BLOCKS + max(sum(-(-n // size) for n in s.lengths) for s in used)
+        least = max(sum(-(-n // (s.block_size or size)) for n in s.lengths) for s in used)
+        blocks = max(self.num_blocks, least) if self.num_blocks else SPARE_BLOCKS + least
         return Case(
             id=self.id,
             aim=self.aim,

@@ -24,6 +24,8 @@ STRENGTH = 8.0
 LEVER = 16.0
 """First entry of a query whose scores follow a trend or a shift."""
 TREND_SCALE = 0.125
+SCALE = 1.15
+"""The scale of random payloads times sqrt(D): neither D^-0.5, which may be wired in, nor a power of two."""
 MOST_PAGES = 320
 """Blocks of a sequence that probes of "pages" ask for; of more, every second, third and so on."""
 UNSEEN = 3.0
@@ -125,7 +127,7 @@ def inputs(case: Case, op: Operation) -> Inputs:
     else:
         keys, values = _drawn(s)
         query, targets = _queries(s, len(rows)), np.empty((0, 0), np.int64)
-        scale = TREND_SCALE if _trended(s) else s.head_size**-0.5
+        scale = TREND_SCALE if _trended(s) else SCALE * s.head_size**-0.5
     ends = None
     if s.queries:
         counts = [s.queries[seq] for seq in rows]

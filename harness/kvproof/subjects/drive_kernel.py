@@ -126,8 +126,12 @@ class Call:
 
     def held(self, cache: Any) -> np.ndarray[Any, Any]:
         """A cache as it is now: float32 [blocks, block_size, kv_heads, dim]."""
-        found: np.ndarray[Any, Any] = cache.to(self.torch.float32).cpu().numpy()
+        found = self._plain(cache)
         return found.transpose(0, 2, 1, 3) if self.kernel.layout == "HND" else found
+
+    def _plain(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """A copy in float32: the kernel may use the memory again."""
+        return np.array(tensor.to(self.torch.float32).cpu().numpy())
 
     # ------------------------------------------------------------ calls
 
@@ -190,8 +194,12 @@ class Call:
             )
         if lse is not None and tuple(lse.shape) != tuple(q.shape[:2]):
             raise Nonsense(f"lse is {list(lse.shape)}; {list(q.shape[:2])} is needed")
-        plain = None if lse is None else lse.to(self.torch.float32).cpu().numpy()
-        return {"out": out.to(self.torch.float32).cpu().numpy(), "lse": plain}
+        return {
+            "out": self._plain(out),
+            "lse": None if lse is None else self._plain(lse),
+            "lse_dtype": "none" if lse is None else str(lse.dtype).removeprefix("torch."),
+            "lse_declared": "lse" in self.kernel.capabilities,
+        }
 
     def _write(self) -> dict[str, Any]:
         s = self.given.setting
@@ -203,8 +211,9 @@ class Call:
         return {"k": self.held(self.k), "v": self.held(self.v)}
 
     def _copy_blocks(self) -> dict[str, Any]:
-        self.kernel.copy_blocks([self.k, self.v], [(a, b) for a, b in self.given.setting.pairs])
-        return {"k": self.held(self.k), "v": self.held(self.v)}
+        third = self._cache("k")  # as of another layer: there may be more caches than two
+        self.kernel.copy_blocks([self.k, self.v, third], [(a, b) for a, b in self.given.setting.pairs])
+        return {"k": self.held(self.k), "v": self.held(self.v), "third": self.held(third)}
 
     # ------------------------------------------------------------ calls that must be refused
 

@@ -20,7 +20,7 @@ PAST_31_BITS = 2**31 // (16 * 8 * 128) + 64
 def templates() -> tuple[Template, ...]:
     """Every directed case of the kernel profile."""
     makers = (_probes, _unused, _placed, _heads, _edges, _bounds, _wide, _repeated, _refused, _log_sums,
-              _features, _ragged, _stores, _prefills, _arithmetic, _logits)
+              _features, _features_long, _ragged, _stores, _prefills, _arithmetic, _logits)
     return tuple(template for maker in makers for template in maker())
 
 
@@ -46,7 +46,9 @@ def _probes() -> Iterator[Template]:
         yield _of(f"probe-4k-{size}", "KERN-001", [call()], (4130,), block_size=size, group=16, prefer="fp16",
                   setting={**coded, "probes": "pages"}, stands_for=CRASH,
                   note="every block of a long sequence: random data cannot show one foreign page there")
-    for size in (1, 8, 64):
+    yield _of("probe-8k", "KERN-001", [call()], (8500,), block_size=256, prefer="fp16", setting={**coded, "probes": "pages", "kv_heads": 1},
+              stands_for=CRASH, note="more splits than fit a list of fixed size")
+    for size in (1, 3, 8, 48, 64):
         yield _of(f"probe-blocks-of-{size}", "KERN-001", [call(), call(topology="interleaved"), call(topology="reversed")],
                   lambda b: (2 * b + 1, 3 * b), block_size=size, setting={**coded, "probes": "pages"}, stands_for=CRASH)
 
@@ -78,9 +80,12 @@ def _placed() -> Iterator[Template]:
 
 
 def _heads() -> Iterator[Template]:
-    for group in (1, 3, 4, 7, 8, 16):
+    for group in (1, 2, 3, 4, 6, 7, 8, 12, 16, 32):
         yield _of(f"group-{group}", "KERN-004", [call()], lambda b: (b + 3,), group=group, prefer="fp16",
                   setting={"payload": "coded", "kv_heads": 3}, note="head modulo KV heads agrees for a group of one only")
+    for query_heads, kv_heads in ((64, 8), (32, 32)):
+        yield _of(f"heads-{query_heads}-on-{kv_heads}", "KERN-004", [call()], lambda b: (b + 3,), group=query_heads // kv_heads, prefer="bf16",
+                  setting={"payload": "coded", "kv_heads": kv_heads}, note="as models have them: a count of heads wired in, or in too few bits")
 
 
 def _edges() -> Iterator[Template]:
@@ -103,7 +108,7 @@ def _bounds() -> Iterator[Template]:
                   note="memory ends right behind, or right before, every tensor: one entry ahead is one too many")
     yield _of("bounds-prefill", "KERN-006", [call("prefill", guard=side) for side in ("after", "before")], lambda b: (2 * b, b + 1), needs=("prefill",),
               setting={"spare": 0, "topology": "flush", "queries": (7, 2), "padding": "negative"})
-    yield _of("bounds-write", "KERN-006", [call("write", slots=(0, 15, 95, -1, 31), guard=side) for side in ("after", "before")], (32,), needs=("write",), num_blocks=6)
+    yield _of("bounds-write", "KERN-006", lambda b, _: [call("write", slots=_spread(6 * b), guard=side) for side in ("after", "before")], lambda b: (2 * b,), needs=("write",), num_blocks=6)
 
 
 def _wide() -> Iterator[Template]:
@@ -158,6 +163,14 @@ def _log_sums() -> Iterator[Template]:
               note="parts whose sums differ by many orders of magnitude")
 
 
+def _spread(slots: int) -> tuple[int, ...]:
+    """Slots of a pool of so many, both ends among them, and skipped tokens between."""
+    last = slots - 1
+    some = dict.fromkeys(min(s, last) for s in (last // 5, last, 3, 0, last // 2, last // 2 + 1, last - 1))
+    first, second, *rest = some
+    return (first, second, -1, *rest[:1], -1, *rest[1:])
+
+
 def _features() -> Iterator[Template]:
     one = {"softcap": ({"softcap": 3.0}, {"softcap": 25.0}), "alibi": ({"alibi": 0.5},), "k_scale": ({"k_scale": 0.25},), "v_scale": ({"v_scale": 0.5},)}
     for dtype in ("fp32", "bf16", "fp8_e4m3"):
@@ -181,24 +194,53 @@ def _features() -> Iterator[Template]:
                   note="in the stated order: scale, softcap, ALiBi, window")
 
 
+def _with_and_without(feature: dict[str, float]) -> Calls:
+    """Decode, and prefill where it is served."""
+    def calls(size: int, serves: Serves) -> Sequence[Operation]:
+        both: tuple[dict[str, float], ...] = ({}, feature)
+        prefills = [call("prefill", queries=(3, 2), features=f) for f in both] if "prefill" in serves.capabilities else []
+        return [*(call(features=f) for f in both), *prefills]
+    return calls
+
+
+def _features_long() -> Iterator[Template]:
+    for name, value in {"softcap": 3.0, "alibi": 0.02, "window": 700.0, "k_scale": 0.25, "v_scale": 0.5}.items():
+        yield _of(f"{name}-long", "KERN-012", _with_and_without({name: value}), (1100, 600), prefer="bf16", needs=("features",), setting={"kv_heads": 1},
+                  note="long sequences take a path of their own, across splits")
+    for name in ("softcap", "window"):
+        yield _of(f"{name}-off", "KERN-012", _with_and_without({name: 0.0}), lambda b: (3 * b + 5, 2), needs=("features",), note="0 is off")
+
+
 def _ragged() -> Iterator[Template]:
     calls = [call(), *(call(rows=(i,)) for i in range(4)), call(rows=(3, 0, 3, 1, 0, 2, 3))]
     yield _of("ragged", "KERN-013", calls, lambda b: (1, 5 * b + 3, b, 20 * b), setting={"kv_heads": 1})
     yield _of("ragged-bf16", "KERN-013", calls, lambda b: (2, b + 3, 40 * b, b), dtype="bf16", setting={"kv_heads": 1})
     yield _of("ragged-probes", ("KERN-013", "KERN-001"), [call()], lambda b: (3, 4 * b + 1, b, 8 * b), setting={"payload": "coded", "probes": "pages"},
               note="strides and split counts of the longest row are right for that row only")
+    yield _of("batch-of-140", "KERN-013", [call()], lambda b: (3, b + 2), setting={"kv_heads": 1, "repeat": 70}, note="rows past a grid of 64 or 128")
 
 
 def _stores() -> Iterator[Template]:
-    slots = (17, 3, -1, 95, 0, -1, 50, 51, -1, 94)
+    def slots(size: int, serves: Serves) -> Sequence[Operation]:
+        return [call("write", slots=_spread(6 * size)), call("write", slots=(-1, -1)), call("write", slots=(6 * size - 1,))]
+
+    def many(size: int, serves: Serves) -> Sequence[Operation]:
+        return [call("write", slots=tuple(dict.fromkeys((11 * i + 3) % (40 * size) for i in range(39))))]
+
+    def few(size: int) -> Sequence[int]:
+        return (size + 1,)
+
     for dtype in DTYPES:
-        yield _of(f"write-{dtype}", "KERN-014", [call("write", slots=slots), call("write", slots=(-1, -1)), call("write", slots=(95,))], (20,),
+        yield _of(f"write-{dtype}", "KERN-014", slots, few,
                   dtype=dtype, num_blocks=6, needs=("write",), note="-1 wraps to the last slot of the pool")
-        yield _of(f"copy-blocks-{dtype}", "KERN-014", [call("copy_blocks", pairs=((0, 3), (3, 5), (1, 0), (5, 2))), call("copy_blocks", pairs=())], (20,),
+        yield _of(f"copy-blocks-{dtype}", "KERN-014", [call("copy_blocks", pairs=((0, 3), (3, 5), (1, 0), (5, 2))), call("copy_blocks", pairs=())], few,
                   dtype=dtype, num_blocks=6, needs=("copy_blocks",), note="a pair reads what the one before it has written")
-    yield _of("write-other-dtype", "KERN-014", [call("write", slots=slots, source="bf16")], (20,), dtype="fp16", num_blocks=6, needs=("write",),
+    yield _of("write-other-dtype", "KERN-014", lambda b, _: [call("write", slots=_spread(6 * b), source="bf16")], few, dtype="fp16", num_blocks=6, needs=("write",),
               note="bits of one 16-bit type taken for the other's: convert, or refuse")
-    yield _of("write-odd-heads", "KERN-014", [call("write", slots=slots), call("copy_blocks", pairs=((1, 4),))], (20,), block_size=16, num_blocks=6,
+    yield _of("write-many", "KERN-014", many, few, num_blocks=40, needs=("write",), note="more tokens than one group of threads takes")
+    pairs = ((0, 3), (3, 5), (1, 0), (5, 2), (4, 6), (6, 7), (7, 8), (2, 9), (9, 10), (10, 11))
+    yield _of("copy-blocks-many", "KERN-014", [call("copy_blocks", pairs=pairs)], few, num_blocks=12, needs=("copy_blocks",))
+    yield _of("write-odd-heads", "KERN-014", lambda b, _: [call("write", slots=_spread(6 * b)), call("copy_blocks", pairs=((1, 4),))], few, block_size=16, num_blocks=6,
               setting={"kv_heads": 3}, needs=("write", "copy_blocks"))
 
 
@@ -212,6 +254,8 @@ def _prefills() -> Iterator[Template]:
         yield _of(f"prefill-{dtype}", "KERN-015", chunks, lambda b: (2 * b + 3, b, 1), dtype=dtype, needs=("prefill",), stands_for=CRASH,
                   note="whole, in chunks, a few draft tokens, one: the same positions, causal from the end")
     yield _of("prefill-long", "KERN-015", [call("prefill"), call("prefill", topology="reversed")], (600, 300), prefer="bf16", setting={"queries": (40, 5)}, needs=("prefill",))
+    yield _of("prefill-tiles", "KERN-015", [call("prefill")], (210, 40), prefer="bf16", setting={"queries": (150, 40), "kv_heads": 1}, needs=("prefill",),
+              note="a row and a batch of more query tokens than a tile of 64 or 128")
     yield _of("prefill-groups", "KERN-015", [call("prefill")], (50, 9), prefer="fp16", group=3, setting={"queries": (20, 9), "kv_heads": 3}, needs=("prefill",))
 
 
