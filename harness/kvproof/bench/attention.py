@@ -6,6 +6,7 @@ the controls, and their rounds are interleaved.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -17,11 +18,12 @@ import torch.nn.functional as F  # noqa: N812
 
 from kvproof.bench import paged, roofline, stream
 from kvproof.bench.clock import quiet
+from kvproof.bench.inputs import Inputs
 from kvproof.bench.kernels import KernelSubject
-from kvproof.bench.lanes import Lane, answers, why
+from kvproof.bench.lanes import Lane, why
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Pedantic, empty, predict
-from kvproof.bench.subject import Unsupported, Wrong
+from kvproof.bench.subject import Unsupported
 from kvproof.records import Sample
 from kvproof.stats import quantiles, ratio_interval
 
@@ -102,15 +104,10 @@ class AttentionJob:
                     self.emit(empty(s.name, point, UNIT, note))
             return
         memory = paged.fill(shape, turns, self.device, self.seed)
-        # Two sets of queries at least, so that no round can answer with what the one before it worked out.
+        size = (shape.batch, shape.query_heads, shape.head_dim)
+        # Filled before each round; two sets at least, so that a round does not follow one of its own.
         queries = [
-            torch.randn(
-                shape.batch,
-                shape.query_heads,
-                shape.head_dim,
-                generator=torch.Generator().manual_seed(self.seed + 1 + n),
-            ).to(self.device, shape.query_dtype)
-            for n in range(max(2, turns))
+            torch.zeros(size, dtype=shape.query_dtype, device=self.device) for _ in range(max(2, turns))
         ]
         lanes = [self._probe(group), *self._controls(group, memory, queries)]
         for point in group.points:
@@ -119,13 +116,13 @@ class AttentionJob:
             self._warm_up(lane, group, len(queries))
         running = [lane for lane in lanes if lane.body is not None]
         with quiet():
-            self._run(running, shape, pedantic)
+            self._run(running, shape, len(queries), pedantic)
         self._report(lanes, group)
 
     def _probe(self, group: Group) -> Lane:
         name, size, call = roofline.probe(self.device)
         point = Point(group.cell, {**group.common, "block_size": "none", "topology": name})
-        return Lane(PROBE, point, size, lambda _: call(), None)
+        return Lane(PROBE, point, size, lambda _: call())
 
     def _controls(self, group: Group, memory: paged.Memory, queries: list[torch.Tensor]) -> list[Lane]:
         """SDPA on contiguous keys and values; not for fp8, which it does not take."""
@@ -134,10 +131,6 @@ class AttentionJob:
             return []
         point = Point(group.cell, {**group.common, "block_size": "none", "topology": "contiguous"})
         size = s.moved(0)
-
-        def rows(turn: int, b: int, h: int) -> tuple[torch.Tensor, torch.Tensor]:
-            k, v = memory.contiguous(turn % memory.rotations)
-            return k[b, h], v[b, h]
 
         def bar(turn: int) -> torch.Tensor:
             k, v = memory.contiguous(turn % memory.rotations)
@@ -148,10 +141,10 @@ class AttentionJob:
             q = queries[turn].view(s.batch, s.kv_heads, -1, s.head_dim)
             return F.scaled_dot_product_attention(q, k, v).reshape(queries[turn].shape)
 
-        wanted = answers(s, queries, rows, self.seed)
-        lanes = [Lane(BAR, point, size, bar, wanted)]
+        inputs = Inputs(memory, queries)
+        lanes = [Lane(BAR, point, size, bar, inputs)]
         if s.query_heads != s.kv_heads:
-            lanes.append(Lane(FOLDED, point, size, folded, wanted))
+            lanes.append(Lane(FOLDED, point, size, folded, inputs))
         return lanes
 
     def _contenders(
@@ -162,23 +155,7 @@ class AttentionJob:
         found = paged.tables(topology, s, memory.rotations, block, device, self.seed)
         lengths = torch.full((s.batch,), s.tokens, dtype=torch.int32, device=device)
         size = s.moved(found[0].shape[1])
-        exactly: dict[str, Any] = {}
-
-        def exact(layout: str) -> Any:
-            """The exact answers of a layout, computed when the first subject needs them."""
-            if layout not in exactly:
-                k, v = memory.cache(layout, block)
-
-                def rows(turn: int, b: int, h: int) -> tuple[torch.Tensor, torch.Tensor]:
-                    table = found[turn % memory.rotations][b]
-                    return (
-                        paged.positions(k, layout, table, s.tokens, h),
-                        paged.positions(v, layout, table, s.tokens, h),
-                    )
-
-                exactly[layout] = answers(s, queries, rows, self.seed)
-            return exactly[layout]
-
+        inputs = Inputs(memory, queries, found, block)
         lanes = []
         for subject in self.subjects:
             limit = subject.refuses(
@@ -191,21 +168,21 @@ class AttentionJob:
                 }
             )
             layout = subject.kernel.layout
-            lane = Lane(subject.name, point, size, lambda _: None, None, "prepare" in subject.capabilities)
+            lane = Lane(subject.name, point, size, lambda _: None, inputs, layout)
+            lane.prepared, lane.lse = "prepare" in subject.capabilities, "lse" in subject.capabilities
             lane.graph, lane.note = "graph" in subject.capabilities, f"unsupported: {limit}" if limit else ""
             if not limit:
                 caches, scale = memory.cache(layout, block), s.head_dim**-0.5
                 try:
                     steps = [subject.bound(queries[0], caches, t, lengths, scale) for t in found]
                     lane.call = _step(steps, queries)
-                    lane.wanted = exact(layout)
                 except Exception as e:
                     lane.note = why(e)
             lanes.append(lane)
         return lanes
 
     def _warm_up(self, lane: Lane, group: Group, turns: int) -> None:
-        """Run a lane twice, check it, and decide how many rounds its budget allows."""
+        """Run a lane twice, check all of the first answer, and decide how many rounds its budget allows."""
         if lane.note:
             return
         step = {k: v for k, v in group.common.items() if k != "tokens"}
@@ -219,18 +196,19 @@ class AttentionJob:
                 raise Unsupported(f"left out: a step of {tokens:,} tokens takes about {ahead:.1f} s")
             lane.body = stream.body(lane.call, 1 if lane.name == PROBE else turns, self.device, lane.graph)
             took = 0.0
-            for _ in range(2):
+            for n in range(2):
+                lane.renew(turns, self.device)
                 start = perf_counter()
                 outputs, seconds = lane.body()
                 took = perf_counter() - start
-                lane.check(group.shape, outputs)
+                lane.check(group.shape, outputs, whole=n == 0)
             costs[tokens] = took if seconds is None else seconds
             least = SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS
             lane.rounds = max(least, min(MAX_ROUNDS, int(self.budget_s / took)))
         except Exception as e:
             lane.body, lane.note = None, why(e)
 
-    def _run(self, lanes: list[Lane], shape: paged.Shape, pedantic: Pedantic) -> None:
+    def _run(self, lanes: list[Lane], shape: paged.Shape, turns: int, pedantic: Pedantic) -> None:
         """One pedantic benchmark whose rounds go round the lanes; a slow lane's few are spread over all."""
         most = max(lane.rounds for lane in lanes)
         order: list[Lane] = []
@@ -238,9 +216,15 @@ class AttentionJob:
             at = (n + self.turn) % len(lanes)
             order += [x for x in lanes[at:] + lanes[:at] if (n + 1) * x.rounds // most > n * x.rounds // most]
         waiting = iter(order)
+        # All of an answer is compared after the last round, and after one that no kernel can foresee.
+        wholly = {id(lane): {lane.rounds, 1 + secrets.randbelow(lane.rounds)} for lane in lanes}
+        before = {id(lane): lane.begun for lane in lanes}
 
         def setup() -> tuple[tuple[Lane], dict[str, Any]]:
-            return (next(waiting),), {}
+            lane = next(waiting)
+            if lane.body is not None:
+                lane.renew(turns, self.device)
+            return (lane,), {}
 
         def timed(lane: Lane) -> None:
             if lane.body is not None:
@@ -256,8 +240,9 @@ class AttentionJob:
             if lane.body is not None:
                 outputs, told[-1] = lane.result
                 try:
-                    lane.check(shape, outputs)
-                except Wrong as e:
+                    whole = lane.begun - before[id(lane)] in wholly[id(lane)]
+                    lane.check(shape, outputs, whole)
+                except Exception as e:
                     lane.body, lane.note = None, why(e)
 
         wall: list[float] = pedantic(timed, setup=setup, teardown=check, rounds=len(order))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from kvproof.subjects import Implementation, SubjectError
 
 Decode: TypeAlias = Callable[[Any], Any]
-"""Queries to outputs; everything else of the step is bound."""
+"""Queries to outputs and lse; everything else of the step is bound."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class KernelSubject:
         """Its decode with all but the queries bound; by `prepare`, outside the timing, if it has that."""
         rest = (*caches, table, seq_lens, scale)
         if "prepare" in self.capabilities:
-            prepared = self.kernel.prepare(q, *rest)
-            return lambda queries: prepared(queries)[0]
+            prepared: Decode = self.kernel.prepare(q, *rest)
+            return prepared
         decode = self.kernel.decode
-        return lambda queries: decode(queries, *rest)[0]
+        return lambda queries: decode(queries, *rest)
 
 
 def _few(allowed: Sequence[Any]) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from kvproof.bench import paged, stream
+from kvproof.bench.inputs import Inputs
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Unsupported, Wrong
 from kvproof.contract import BadInput
 
 CHECKED = 4
-"""Rows of each output that are computed again in float64."""
-Answers: TypeAlias = Callable[[int], tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]]
-"""Of a turn: the rows and heads that are checked, and their exact outputs."""
+"""Rows and heads of each output that are computed again, others in each round."""
 
 
 def why(error: Exception) -> str:
@@ -35,55 +35,67 @@ class Lane:
     point: Point
     bytes: int
     call: stream.Call
-    wanted: Answers | None
+    inputs: Inputs | None = None
+    layout: str = "NHD"
+    lse: bool = False
     prepared: bool = False
     graph: bool = True
     body: stream.Body | None = None
     rounds: int = 0
+    begun: int = 0
+    """Rounds that ran, with those of the warm-up."""
     seconds: list[float] = field(default_factory=list)
     result: Any = None
-    first: dict[int, torch.Tensor] = field(default_factory=dict)
     error: float = 0.0
     note: str = ""
 
-    def check(self, shape: paged.Shape, outputs: list[tuple[int, Any]]) -> None:
-        """Raises Wrong if an output is not what it must be, or not what its first one was."""
-        if self.wanted is None:
+    def renew(self, turns: int, device: str) -> None:
+        """Change the inputs of the next round, outside its time: on a CPU those of its one turn."""
+        if self.inputs is not None:
+            due: Sequence[int] = range(turns) if device == "cuda" else [self.begun % turns]
+            self.inputs.renew(due, self.layout, reorder=not self.prepared)
+        self.begun += 1
+
+    def check(self, shape: paged.Shape, outputs: list[tuple[int, Any]], whole: bool) -> None:
+        """Raises Wrong if an output is not what it must be; `whole` compares all of one turn's."""
+        if self.inputs is None:
             return
-        allowed = paged.tolerance(shape)
-        for turn, out in outputs:
-            expected = (shape.batch, shape.query_heads, shape.head_dim)
-            if tuple(out.shape) != expected or out.dtype is not shape.query_dtype:
-                raise Wrong(
-                    f"answers {out.dtype} {list(out.shape)}, not {shape.query_dtype} {list(expected)}"
-                )
-            (rows, heads), exact = self.wanted(turn)
-            self.error = max(self.error, paged.distance(out[rows, heads], exact))
-            if self.error > allowed:
-                raise Wrong(f"relative error {self.error:.2g} against float64, allowed are {allowed:.2g}")
-            first = self.first.setdefault(turn, out.clone())
-            if paged.distance(out.flatten(0, 1), first.flatten(0, 1)) > 2 * allowed:
-                raise Wrong("a later round of the same input answers something else")
+        wholly = secrets.randbelow(len(outputs)) if whole else None
+        for n, (turn, answer) in enumerate(outputs):
+            out, lse = answer if isinstance(answer, tuple) else (answer, None)
+            self._check_form("output", out, (shape.batch, shape.query_heads, shape.head_dim), shape)
+            if self.lse:
+                self._check_form("lse", lse, (shape.batch, shape.query_heads), shape)
+            self.inputs.untouched(self.layout, turn)
+            heads: list[tuple[int, int | slice]] = [
+                (secrets.randbelow(shape.batch), secrets.randbelow(shape.query_heads)) for _ in range(CHECKED)
+            ]
+            if n == wholly:
+                group = shape.query_heads // shape.kv_heads
+                firsts = range(0, shape.query_heads, group)
+                heads = [(b, slice(h, h + group)) for b in range(shape.batch) for h in firsts]
+            for b, h in heads:
+                self._compare(shape, turn, b, h, out, lse)
 
+    def _check_form(self, what: str, got: Any, size: tuple[int, ...], shape: paged.Shape) -> None:
+        dtype = torch.float32 if what == "lse" else shape.query_dtype
+        if not isinstance(got, torch.Tensor):
+            raise Wrong(f"{what} is {type(got).__name__}, not {dtype} {list(size)}")
+        if tuple(got.shape) != size or got.dtype is not dtype:
+            raise Wrong(f"{what} is {got.dtype} {list(got.shape)}, not {dtype} {list(size)}")
 
-def answers(
-    shape: paged.Shape,
-    queries: Sequence[torch.Tensor],
-    rows: Callable[[int, int, int], tuple[torch.Tensor, torch.Tensor]],
-    seed: int,
-) -> Answers:
-    """Exact outputs of CHECKED rows and heads of each turn, drawn by the seed.
-
-    rows: (turn, row, KV head) to the keys and values [tokens, dim] that are attended to.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    group, found = shape.query_heads // shape.kv_heads, []
-    for turn, q in enumerate(queries):
-        b = torch.randint(shape.batch, (CHECKED,), generator=generator)
-        h = torch.randint(shape.query_heads, (CHECKED,), generator=generator)
-        exact = [
-            paged.exact(*rows(turn, i, j // group), q[i, j], shape.head_dim**-0.5)
-            for i, j in zip(b.tolist(), h.tolist(), strict=True)
-        ]
-        found.append(((b.to(q.device), h.to(q.device)), torch.stack(exact)))
-    return lambda turn: found[turn]
+    def _compare(
+        self, shape: paged.Shape, turn: int, row: int, heads: int | slice, out: Any, lse: Any
+    ) -> None:
+        assert self.inputs is not None
+        # Twice where the answers to check by are in float32 too, as large a part of fp32's tolerance.
+        allowed = paged.tolerance(shape) * (1 if isinstance(heads, int) else 2)
+        wanted, wanted_lse = self.inputs.exact(self.layout, turn, row, heads)
+        self.error = max(self.error, paged.distance(out[row, heads], wanted))
+        if not self.error <= allowed:
+            raise Wrong(f"relative error {self.error:.2g} against exact attention, allowed are {allowed:.2g}")
+        if self.lse:
+            off = (lse[row, heads].double() - wanted_lse).abs() / wanted_lse.abs().clamp(min=1)
+            worst = float(off.max())
+            if not worst <= allowed:
+                raise Wrong(f"lse is off by {worst:.2g} of itself, allowed are {allowed:.2g}")

@@ -131,8 +131,17 @@ def tables(
 
 def exact(keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor, scale: float) -> torch.Tensor:
     """Attention of one query [dim] to keys and values [tokens, dim], in float64."""
-    weights = torch.softmax(keys.double() @ query.double() * scale, dim=0)
-    return weights @ values.double()
+    return exact_lse(keys, values, query, scale, torch.float64)[0]
+
+
+def exact_lse(
+    keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor, scale: float, precision: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of queries [..., dim] to keys and values [tokens, dim], and its lse [...], both float64."""
+    scores = queries.to(precision) @ keys.to(precision).T * scale
+    lse = torch.logsumexp(scores.double(), dim=-1)
+    weights = torch.softmax(scores, dim=-1)
+    return (weights @ values.to(precision)).double(), lse
 
 
 def positions(

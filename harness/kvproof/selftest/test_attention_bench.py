@@ -19,7 +19,7 @@ from kvproof.report import charts
 
 torch = pytest.importorskip("torch", reason="kernels need torch")
 
-from kvproof.bench import attention, paged, roofline, run, stream  # noqa: E402
+from kvproof.bench import attention, inputs, paged, roofline, run, stream  # noqa: E402
 from kvproof.bench.attention import BAR, FOLDED, AttentionJob, Group, groups  # noqa: E402
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel  # noqa: E402
 from kvproof.claims.measured import _timed  # noqa: E402
@@ -133,7 +133,7 @@ def test_a_right_kernel_has_a_time_a_share_and_ratios(kernel: Any, dtype: str) -
 
 def test_a_wrong_kernel_has_no_number() -> None:
     for kernel, said in (
-        (standin.Shifted(), "against float64"),
+        (standin.Shifted(), "against exact attention"),
         (standin.Drifting(), "relative error inf"),
     ):
         sample = measured(kernel)[-1]
@@ -142,9 +142,116 @@ def test_a_wrong_kernel_has_no_number() -> None:
         assert said in sample.note
 
 
+class KeepsTheGathered(standin.Gather):
+    """Gathers a table's keys and values once, and attends to the copy from then on."""
+
+    def __init__(self) -> None:
+        self.copies: dict[int, Any] = {}
+
+    def decode(self, q: Any, k: Any, v: Any, table: Any, lens: Any, scale: float) -> tuple[Any, None]:
+        if table.data_ptr() not in self.copies:
+            self.copies[table.data_ptr()] = k.clone(), v.clone(), table.clone()
+        k, v, table = self.copies[table.data_ptr()]
+        return super().decode(q, k, v, table, lens, scale)
+
+
+class KeepsTheTable(standin.Gather):
+    """Reads a table once."""
+
+    def __init__(self) -> None:
+        self.copies: dict[int, Any] = {}
+
+    def decode(self, q: Any, k: Any, v: Any, table: Any, lens: Any, scale: float) -> tuple[Any, None]:
+        table = self.copies.setdefault(table.data_ptr(), table.clone())
+        return super().decode(q, k, v, table, lens, scale)
+
+
+class LeavesOutAHead(standin.Gather):
+    def decode(self, *given: Any) -> tuple[Any, None]:
+        out, lse = super().decode(*given)
+        out[:, 1] = 1.0
+        return out, lse
+
+
+class LeavesOutAHeadLater(LeavesOutAHead):
+    """All heads in the warm-up, one less when it counts."""
+
+    calls = 0
+
+    def decode(self, *given: Any) -> tuple[Any, None]:
+        self.calls += 1
+        return standin.Gather().decode(*given) if self.calls <= 2 else super().decode(*given)
+
+
+class LeavesOutHalf(standin.Gather):
+    """Attends to every other position: the answer to random values is of the right size."""
+
+    def decode(self, q: Any, k: Any, v: Any, table: Any, lens: Any, scale: float) -> tuple[Any, None]:
+        return super().decode(q, k[:, ::2], v[:, ::2], table, lens // 2, scale)
+
+
+class Writes(standin.Gather):
+    """Leaves queries whose answer it knows."""
+
+    def decode(self, q: Any, *rest: Any) -> tuple[Any, None]:
+        q.zero_()
+        return super().decode(q, *rest)
+
+
+class WrongLse(standin.Gather):
+    capabilities = frozenset({"lse"})
+
+    def decode(self, q: Any, *rest: Any) -> tuple[Any, Any]:
+        return super().decode(q, *rest)[0], torch.zeros(q.shape[:2])
+
+
+class NoLse(standin.Gather):
+    capabilities = frozenset({"lse"})
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (standin.Idle, "against exact attention"),
+        (KeepsTheGathered, "against exact attention"),
+        (KeepsTheTable, "against exact attention"),
+        (LeavesOutAHead, "against exact attention"),
+        (LeavesOutAHeadLater, "against exact attention"),
+        (LeavesOutHalf, "against exact attention"),
+        (Writes, "it has written to its queries"),
+        (WrongLse, "lse is off by"),
+        (NoLse, "lse is NoneType"),
+    ],
+)
+def test_a_kernel_that_cheats_has_no_number(make: Any, said: str, dtype: str) -> None:
+    sample = measured(make(), group(dtype=dtype))[-1]
+    assert sample.rounds == 0
+    assert sample.note.startswith("INVALID"), sample.note
+    assert said in sample.note
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_a_renewed_position_is_about_half_of_its_answer(layout: str) -> None:
+    memory = paged.fill(SHAPE, 1, "cpu", 0)
+    order = paged.tables("shuffled", SHAPE, 1, 16, "cpu", 0)
+    before = order[0].clone()
+    given = inputs.Inputs(memory, [torch.zeros(2, 4, 16)], order, 16)
+    given.renew([0], layout, reorder=True)
+    first, lse = given.exact(layout, 0, 1, slice(2, 4))
+    assert lse.shape == (2,)
+    assert paged.distance(first[1:], given.exact(layout, 0, 1, 3)[0][None]) < 1e-5
+    assert sorted(order[0].flatten().tolist()) == list(range(2 * 19))
+    swapped = int((order[0] != before).sum())
+    assert swapped == 2
+    given.renew([0], layout, reorder=False)
+    assert torch.equal(order[0], before)
+    assert paged.distance(given.exact(layout, 0, 1, slice(2, 4))[0], first) > 0.1
+
+
 def test_a_time_below_the_floor_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "SLACK", 1.25)
-    sample = measured(standin.Idle(), group(tokens=65536, head_dim=64))[-1]
+    monkeypatch.setattr(roofline, "SLACK", 1e-9)
+    sample = measured(standin.Gather(), group())[-1]
     assert sample.rounds == 0
     assert "the bytes alone take" in sample.note
 
@@ -304,7 +411,7 @@ def test_a_broken_package_ends_the_run_only_if_it_was_named(
     broken = tmp_path / "broken.py"
     broken.write_text("raise ImportError('its library is missing')\n")
     monkeypatch.setattr(run, "load", lambda *_: [*group().points])
-    monkeypatch.setattr(run, "KERNELS", {"cpu": (str(broken) + ":make", f"{ADAPTER}:make")})
+    monkeypatch.setattr(run, "KERNELS", {"cpu": (str(broken) + ":make", f"{ADAPTER}:make"), "cuda": ()})
     assert run.run([], None, [], 16, None, True, 0, tmp_path / "runs", True, "kernel") == 0
     assert "its library is missing" in capsys.readouterr().out
     named = [str(broken) + ":make"]
