@@ -63,7 +63,7 @@ template <class T, class Q, int D, int G> class Decode {
         const int row = p.head_dim * sizeof(T);
         together = p.token_major ? std::clamp(TILE_BYTES / (2 * W * row), 1, p.kv_heads) : 1;
         size = std::clamp(TILE_BYTES / (2 * together * row) / W * W, W, TILE);
-        const int coprime = size % 13 ? 13 : 11;                       // sizes are multiples of 4 up to 64
+        const int coprime = size % 13 ? 13 : 11;                     // sizes are multiples of 4 up to 64
         stride = p.block_size < 2 * size && !p.alibi ? coprime : 1;  // alibi counts positions
         for (int i = 0; i < W; i++) base.lane[i] = i % (W / G);
     }
