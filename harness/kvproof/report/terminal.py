@@ -59,20 +59,19 @@ def show_all(files: Sequence[ResultFile], console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("implementation", no_wrap=True)
     table.add_column("profile", no_wrap=True)
+    table.add_column("", no_wrap=True)  # how it ended: before the numbers, which a narrow terminal cuts
     for verdict in columns:
         table.add_column(verdict.value, justify="right", style=_STYLES.get(verdict, ""), no_wrap=True)
     for title in ("cases", "s"):
         table.add_column(title, justify="right")
-    table.add_column("")
     for s in summaries:
         header, footer = s.file.header, s.file.footer
         counts = Counter(s.verdicts.values())
         numbers = [str(counts[v] or "") for v in columns]
         bad = footer.exit_status != 0 or not footer.complete
         how = Text(s.ending, style="bold red" if bad else "bold green")
-        table.add_row(
-            header.implementation, header.profile, *numbers, str(footer.cases), f"{footer.seconds:.0f}", how
-        )
+        row = (header.implementation, header.profile, how, *numbers, str(footer.cases))
+        table.add_row(*row, f"{footer.seconds:.0f}")
     console.print(table)
 
 
