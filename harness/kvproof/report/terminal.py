@@ -70,8 +70,8 @@ def show_all(files: Sequence[ResultFile], console: Console) -> None:
         numbers = [str(counts[v] or "") for v in columns]
         bad = footer.exit_status != 0 or not footer.complete
         how = Text(s.ending, style="bold red" if bad else "bold green")
-        row = (header.implementation, header.profile, how, *numbers, str(footer.cases))
-        table.add_row(*row, f"{footer.seconds:.0f}")
+        numbers += [str(footer.cases), f"{footer.seconds:.0f}"]
+        table.add_row(header.implementation, header.profile, how, *numbers)
     console.print(table)
 
 
