@@ -50,7 +50,7 @@ _seed = click.option(
 _quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: the path of the report only.")
 
 
-PROFILES = ("manager", "scheduler", "kernel")
+PROFILES = ("manager", "scheduler", "ranks", "kernel")
 
 
 def _profiles(index: specification.Spec, chosen: Sequence[str], named: bool) -> Sequence[str]:

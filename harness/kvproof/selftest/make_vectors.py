@@ -84,6 +84,7 @@ def _named(case: Case, name: str, requirement: Requirement) -> Case:
         block_size=case.block_size,
         max_seqs=case.max_seqs,
         max_tokens=case.max_tokens,
+        pools=case.pools,
         history=case.history,
         stands_for=case.stands_for,
         note=f"{requirement.title}. Fault: {fault.text}. Seen: {fault.model}.",
@@ -99,7 +100,7 @@ def _needs(case: Case, requirement: Requirement) -> tuple[str, ...]:
 
 def _of_calls(case: Case) -> set[str]:
     """Capabilities without which the calls of the history cannot be made."""
-    if case.profile == "scheduler":
+    if case.profile != "manager":
         return set()
     history = History()
     history.operations = list(case.history)

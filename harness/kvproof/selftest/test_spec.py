@@ -85,7 +85,7 @@ def test_wrapped_texts_are_one_line(loaded: Spec) -> None:
 
 def test_planned_rows_are_those_without_tests_yet(loaded: Spec) -> None:
     planned = {r.area for r in loaded.requirements.values() if r.status == "planned"}
-    assert planned == {"TP", "METRIC"}
+    assert planned == {"METRIC"}
 
 
 # ---------------------------------------------------------------- access
