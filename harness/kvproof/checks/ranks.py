@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvproof.histories.play import chain
@@ -44,6 +44,8 @@ class _Group:
     """The group's, after the last step that took effect."""
     short: int | None = None
     """Bytes of the step that is measured with short tables."""
+    unwell: set[int] = field(default_factory=set)
+    """Members that are dead or stopped."""
     named: frozenset[int] = frozenset()
     """Ranks lost since the group was formed."""
 
@@ -76,7 +78,8 @@ class _Group:
         model, value = self.model, seen.value
         operations = args.get("operations", ())
         after = model.applied(operations)
-        unwell = frozenset(model.members & {*value["dead"], *value["stopped"]})
+        before, self.unwell = self.unwell, model.members & {*value["dead"], *value["stopped"]}
+        unwell = frozenset(self.unwell)
         self.may_refuse |= bool(self.refusing)
         if seen.outcome in ("RankLost", "RankGone"):
             self.refusing = frozenset()
@@ -94,6 +97,8 @@ class _Group:
             yield from self._settled(state)
             return
         if seen.outcome == "ok":
+            if before:
+                yield self.finding("TP-005", f"an error that names {sorted(before)}", "it succeeded")
             if self.refusing & model.members:
                 yield self.finding("TP-003", "one rank refuses: no rank has the step", "it succeeded")
             model.state, model.epoch = after, model.epoch + 1
@@ -101,11 +106,11 @@ class _Group:
             yield from self._answers(operations, value, state)
             yield from self._settled(state, changed=bool(operations))
             return
-        if seen.outcome == "Diverged":
+        if seen.outcome == "Diverged" and self._blame("") == "":
             yield self.finding("TP-002", "ranks that agree", f"Diverged: {seen.detail}")
         elif self.may_refuse and seen.outcome == "Refused":
             self.refusing, self.may_refuse = frozenset(), False
-        elif model.fits(after):
+        elif seen.outcome != "Diverged" and model.fits(after):
             got = f"{seen.outcome}: {seen.detail}"
             yield self.finding("TP-001", f"a step that fits {model.capacity} blocks on each rank", got)
         yield from self._settled(state)
@@ -148,7 +153,7 @@ class _Group:
         if model.after is not None and epochs == {model.epoch + 1}:
             model.state, model.epoch = model.after, model.epoch + 1
             self.digest = ""
-        model.after, self.named = None, frozenset()
+        model.after, self.named, self.unwell = None, frozenset(), set()
         yield from self._settled(state)
 
     # ------------------------------------------------------------ what every rank holds
@@ -235,10 +240,14 @@ class _Group:
                 if seq not in one["views"]:
                     continue
                 seen, tokens = one["views"][seq]
-                if name != "append" and seen != start:
+                if name != "append" and seen != start and seen % self.model.block_size == 0:
                     text = f"rank {rank} computes sequence {seq} from {start} on, what all ranks have cached"
                     yield self.finding("TP-006", text, f"from {seen} on")
-                if seen + len(tokens) != length or tuple(tokens) != held.tokens[max(seen, 0) :]:
+                if (
+                    seen > start
+                    or seen + len(tokens) != length
+                    or tuple(tokens) != held.tokens[max(seen, 0) :]
+                ):
                     text = f"rank {rank} gets tokens {list(held.tokens[start:])} of sequence {seq}"
                     yield self.finding("TP-007", text, f"{tokens} from position {seen} on")
 

@@ -16,6 +16,7 @@ from . import (
     preemption,
     prefix,
     progress,
+    ranks,
     relations,
     resume,
     scheduling,
@@ -28,7 +29,7 @@ from .registry import FAULTS, Make
 __all__ = ["FAULTS", "make"]
 PLANTED = (
     *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
-    *(scheduling, progress, lives, preemption, resume, relations, kernels),
+    *(scheduling, progress, lives, preemption, resume, relations, kernels, ranks),
 )
 """The modules that have entered their faults in FAULTS."""
 

@@ -27,9 +27,6 @@ from .rank import (
 )
 from .replica import Hit, Plan
 
-TRIES = 4
-"""A request is sent so often to a rank that does not answer."""
-
 
 class Transport(Protocol):
     """How the driver reaches the other ranks."""
@@ -44,7 +41,8 @@ class Transport(Protocol):
 class Driver:
     """Plans with its own rank's state and carries the others along."""
 
-    plan_type = Plan
+    tries = 4
+    """A request is sent so often to a rank that does not answer."""
 
     def __init__(self, rank: Rank, others: Iterable[int], transport: Transport, generation: int) -> None:
         self.rank, self.others, self.transport = rank, sorted(others), transport
@@ -79,7 +77,7 @@ class Driver:
         rank = self.rank
         if rank.lost:
             raise RankLost(sorted(rank.lost), "lost before; the group has to be formed again")
-        plan = self.plan_type(rank.replica)
+        plan = Plan(rank.replica)
         answers = self._plan(plan, operations)
         decision = Decision(tuple(plan.changes), tuple(plan.removed))
         prepared = rank.replica.prepare(decision)
@@ -175,7 +173,7 @@ class Driver:
         data = pack(kind, self.generation, self.serial, body)
         answers: dict[int, Any] = {}
         waiting = set(self.others)
-        for _ in range(TRIES):
+        for _ in range(self.tries):
             for other in sorted(waiting):
                 self.transport.send(other, data)
             while waiting and (came := self.transport.receive()) is not None:

@@ -73,12 +73,12 @@ def cases() -> Iterator[Case]:
 
 
 def _capacity() -> Iterator[Case]:
-    for name, pools, size in (("chapter", (50, 50, 50, 50), 16), ("one-short", (50, 50, 40, 50), 16), ("first-largest", (2111, 2055), 16),
+    for name, pools, size in (("chapter", (50, 50, 50, 50), 16), ("one-short", (50, 50, 40, 50), 16), ("first-largest", (2111, 2055), 1),
                               ("first-smallest", (5, 9), 4), ("last-smallest", (9, 7, 5), 4)):
         h = Ranks().step(add(1, 256) if min(pools) >= 16 else add(1, 4 * size))
         left = min(pools) - (16 if min(pools) >= 16 else 4)
         h.step(add(2, size * left)).step(add(3, 1)).step(("free", 2)).step(add(3, 1)).step(("free", 1), ("free", 3))
-        yield h.ranks(f"tp/capacity-{name}", "TP-001", pools, size, note="The last block of the smallest rank is used, and none behind it.")
+        yield h.ranks(f"tp/capacity-{name}", "TP-001", pools, size, note=f"Capacity {min(pools)} of pools {pools}: its last block is used, and none behind it.")
 
 
 def _plain_steps() -> Iterator[Case]:
@@ -106,7 +106,7 @@ def _all_or_none() -> Iterator[Case]:
 
 def _messages() -> Iterator[Case]:
     """Each message of a step in turn is lost, repeated, late, out of order or damaged."""
-    kinds = [("drop", {}), ("repeat", {}), ("delay", {"ticks": 1}), ("delay", {"ticks": 3}), ("behind", {}), ("damage", {"at": 9}), ("damage", {"at": 25, "bit": 3})]
+    kinds = [("drop", {}), ("repeat", {}), ("delay", {"ticks": 1}), ("delay", {"ticks": 3}), ("behind", {}), ("damage", {"at": 9}), ("damage", {"at": 25, "bit": 3}), ("damage", {"at": 37})]
     for kind, fields in kinds:
         label = kind + "".join(f"-{v}" for v in fields.values())
         h = Ranks().step(add(0, 5), add(1, 4))
