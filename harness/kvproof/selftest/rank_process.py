@@ -1,17 +1,16 @@
-"""One process of a group under test: `python -m kvproof.selftest.rank_process JSON`.
+"""One process of a group under test.
 
 It takes the steps of PLAN, ends or stops itself where it is told to, forms the group again after a loss,
-and prints what it holds in the end. Step e is the one that leads from epoch e to the next, so that whoever
+and says what it holds in the end. Step e is the one that leads from epoch e to the next, so that whoever
 drives after a loss goes on where the group is.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 from kvproof.contract import RankLost
@@ -26,13 +25,11 @@ PLAN: list[list[tuple[Any, ...]]] = [
 ]
 
 
-def main() -> None:
-    import torch.distributed as dist
-
-    from kvproof_impls.reference.processes import Process
+def main(told: dict[str, Any], said: Connection) -> None:
+    """`told`: rank, world, port, blocks, timeout, fault; what it holds goes into `said`."""
+    from kvproof_impls.reference.processes import Process, dist
     from kvproof_impls.reference.rank import Kind, Rank
 
-    told = json.loads(sys.argv[1])
     rank, fault = told["rank"], told["fault"]
     mine = fault.get("rank") == rank
 
@@ -101,7 +98,7 @@ def main() -> None:
                 behind = True
                 break
     replica = process.rank.replica
-    said = {
+    held = {
         "epoch": replica.epoch,
         "digest": replica.digest().hex(),
         "lost": sorted(set(lost)),
@@ -110,10 +107,5 @@ def main() -> None:
         "tables": {str(seq): process.rank.table(seq) for seq in sorted(replica.rows)},
         "members": process.members,
     }
-    sys.stdout.write(json.dumps(said) + "\n")
-    sys.stdout.flush()
+    said.send(held)
     os._exit(0)  # threads that wait for a dead rank must not keep the process
-
-
-if __name__ == "__main__":
-    main()

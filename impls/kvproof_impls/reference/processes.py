@@ -17,25 +17,31 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from kvproof.contract import RankLost
 
 from .driver import Driver
-from .rank import Rank
+from .rank import Kind, Rank, pack, pack_size
+
+dist: Any = import_module("torch.distributed")  # much of what is used here has no types
 
 FRAME = 512
 """Bytes of the first part of a message: its length, and as much of it as there is room for."""
 _HEAD = 8
+GRACE = 1.0
+"""Seconds in which a driver that lives has said who is lost."""
 
 
 class Link:
     """Messages between the members of one gloo group."""
 
-    def __init__(self, store: Any, generation: int, members: Sequence[int], rank: int, timeout: float) -> None:
+    def __init__(
+        self, store: Any, generation: int, members: Sequence[int], rank: int, timeout: float
+    ) -> None:
         self.members, self.limit = list(members), timedelta(seconds=timeout)
         place = dist.PrefixStore(f"kvproof/{generation}", store)
         self.group = dist.ProcessGroupGloo(place, self.members.index(rank), len(members), self.limit)
@@ -96,7 +102,7 @@ class Asking:
 
 
 class ProcessDriver(Driver):
-    """Tells who is lost through the store: the gloo group is broken by then."""
+    """Tells who is lost through the store as well: after a timeout the gloo group is broken."""
 
     tries = 1
     tell: Callable[[Iterable[int]], None]
@@ -104,6 +110,11 @@ class ProcessDriver(Driver):
     def _lose(self, ranks: Iterable[int], why: str) -> None:
         self.rank.lost |= set(ranks)
         self.tell(self.rank.lost)
+        self.serial += 1
+        data = pack(Kind.DROP, self.generation, self.serial, pack_size(*sorted(self.rank.lost)))
+        for other in self.others:
+            if other not in self.rank.lost:
+                self.transport.send(other, data)  # nobody waits for the answer
         raise RankLost(sorted(self.rank.lost), why)
 
 
@@ -179,13 +190,15 @@ class Process:
                     self.link.send(self.members[0], answer)
             except RuntimeError as error:
                 self._lost(error)
+            if self.rank.lost:
+                raise RankLost(sorted(self.rank.lost), "lost, the driver says")
 
     def _lost(self, error: Exception) -> None:
         """Who is lost: whom the driver names, or the driver."""
         key = f"kvproof/{self.generation}/lost"
         named = str(self.members[0])
         with contextlib.suppress(RuntimeError):
-            self.store.wait([key], timedelta(seconds=self.timeout))
+            self.store.wait([key], timedelta(seconds=min(self.timeout, GRACE)))
             named = self.store.get(key).decode()
         self.rank.lost = set(map(int, named.split(",")))
         raise RankLost(sorted(self.rank.lost), str(error).splitlines()[0]) from None
