@@ -251,6 +251,8 @@ class Plan:
         replica = self.replica
         if total > replica.capacity:
             raise Refused(f"{total} blocks for one sequence, each rank has {replica.capacity}")
+        if not count:
+            return []
         given = [b for b, n in self._left.items() if replica.owners[b] == n and b not in self._held]
         spare = (b for pool in (replica.idle, given) for b in pool if b not in self._held)
         found = list(islice(spare, self._taken, self._taken + count))
