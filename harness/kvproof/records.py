@@ -314,7 +314,7 @@ class Environment(Record):
     memory_gib: float
     packages: dict[str, str]
     missing: dict[str, str]
-    """What is not here and what does not run for that: {"torch": "kernel and rank profiles"}."""
+    """What is not here and what does not run for that: {"torch": "kernel profile and rank processes"}."""
     commit: str | None = None
     gpu: str | None = None
     """Name of the first NVIDIA GPU and its driver."""
