@@ -38,8 +38,8 @@ class _Group:
     evicted: bool = False
     refusing: frozenset[int] = frozenset()
     """Ranks that must refuse the next step."""
-    may_refuse: bool = False
-    """Some rank was told to, and it is not known whether it has."""
+    may_refuse: int = 0
+    """Refusals that were asked for and not seen yet."""
     digest: str = ""
     """The group's, after the last step that took effect."""
     short: int | None = None
@@ -63,7 +63,8 @@ class _Group:
         if seen.outcome == "error":
             return
         self.evicted |= op.op == "evict"
-        self.refusing |= {args["rank"]} if op.op == "refuse" else set()
+        if op.op == "refuse":
+            self.refusing, self.may_refuse = self.refusing | {args["rank"]}, self.may_refuse + 1
         state = {r: s for r, s in value["state"].items() if r in model.members}
         if op.op == "step":
             yield from self._step(seen, args, state)
@@ -80,7 +81,6 @@ class _Group:
         after = model.applied(operations)
         before, self.unwell = self.unwell, model.members & {*value["dead"], *value["stopped"]}
         unwell = frozenset(self.unwell)
-        self.may_refuse |= bool(self.refusing)
         if seen.outcome in ("RankLost", "RankGone"):
             self.refusing = frozenset()
             yield from self._lost(seen, args, state, unwell)
@@ -106,10 +106,12 @@ class _Group:
             yield from self._answers(operations, value, state)
             yield from self._settled(state, changed=bool(operations))
             return
+        if seen.outcome == "Refused":
+            self.refusing = frozenset()
         if seen.outcome == "Diverged" and self._blame("") == "":
             yield self.finding("TP-002", "ranks that agree", f"Diverged: {seen.detail}")
-        elif self.may_refuse and seen.outcome == "Refused":
-            self.refusing, self.may_refuse = frozenset(), False
+        elif self.may_refuse and seen.outcome == "Refused" and model.fits(after):
+            self.may_refuse -= 1
         elif seen.outcome != "Diverged" and model.fits(after):
             got = f"{seen.outcome}: {seen.detail}"
             yield self.finding("TP-001", f"a step that fits {model.capacity} blocks on each rank", got)
@@ -143,6 +145,9 @@ class _Group:
                 text = "all survivors agree on one epoch"
                 yield self.finding("TP-003", text, f"form: {seen.detail}")
             model.members -= set(seen.value["lost"])
+            return
+        if seen.outcome != "ok" and not model.members - set(seen.value["stopped"]):
+            self.unwell = set()  # nobody is left
             return
         if seen.outcome != "ok":
             yield self.finding("TP-003", "survivors form a group again", f"{seen.outcome}: {seen.detail}")
