@@ -97,8 +97,10 @@ class _Group:
             yield from self._settled(state)
             return
         if seen.outcome == "ok":
-            if before:
-                yield self.finding("TP-005", f"an error that names {sorted(before)}", "it succeeded")
+            if before & model.members:
+                yield self.finding(
+                    "TP-005", f"an error that names {sorted(before & model.members)}", "it succeeded"
+                )
             if self.refusing & model.members:
                 yield self.finding("TP-003", "one rank refuses: no rank has the step", "it succeeded")
             model.state, model.epoch = after, model.epoch + 1
