@@ -158,7 +158,7 @@ def conformance(
 @click.option("--full", is_flag=True, help="The whole matrix instead of the quick one.")
 @click.option(
     "--profile",
-    type=click.Choice(options.PROFILES),
+    type=click.Choice(options.MEASURED),
     help="Run the cells of this profile only.  [default: all that the implementations are for]",
 )
 @click.option(
@@ -213,7 +213,7 @@ def bench(
 @options.checkout
 @click.option(
     "--profile",
-    type=click.Choice(options.PROFILES),
+    type=click.Choice(options.MEASURED),
     help="What it is.  [default: what its factory takes]",
 )
 @click.option(

@@ -28,7 +28,7 @@ def describe() -> Environment:
             continue
     missing = {}
     if importlib.util.find_spec("torch") is None:
-        missing["torch"] = "kernel and rank profiles"
+        missing["torch"] = "kernel profile and rank processes"
     if shutil.which("nvidia-smi") is None:
         missing["NVIDIA GPU"] = "kernels on a device"
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):

@@ -36,7 +36,9 @@ seed = click.option(
 quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: the path of the report only.")
 
 
-PROFILES = ("manager", "scheduler", "kernel")
+PROFILES = ("manager", "scheduler", "ranks", "kernel")
+MEASURED = ("manager", "scheduler", "kernel")
+"""Profiles that have cells in the benchmark."""
 
 
 def profiles(index: specification.Spec, chosen: Sequence[str], named: bool) -> Sequence[str]:

@@ -90,6 +90,7 @@ class Operation(Record):
     match, block_keys, batch, csr, slots, wire, codec, reset, alloc, retain, release, release_many,
     sizing, reclaim (add `free_blocks() * block_size` fresh tokens and free them again).
     Schedulers: submit, abort, step (length of them), drain (steps until nothing is left).
+    Ranks: step (args: operations, faults), form, resume_rank, evict, refuse (args: rank, count).
     Kernels: decode, prefill, write, copy_blocks, replay (decode captured in a graph, then replayed with
     other inputs); `args` are fields of the case's Setting that differ in this call.
     """
@@ -207,6 +208,8 @@ class Case(Record):
     history: tuple[Operation, ...] = ()
     stands_for: tuple[str, ...] = ()
     """Findings of these requirements also count against the aim: the scene defines the aim."""
+    pools: tuple[int, ...] = ()
+    """Blocks of each rank: a case that has them is about tensor-parallel ranks."""
     kernel: Setting | None = None
     """A case that has one is about a kernel; each operation is one call of it."""
     note: str = ""
@@ -219,13 +222,17 @@ class Case(Record):
     def profile(self) -> str:
         if self.kernel is not None:
             return "kernel"
+        if self.pools:
+            return "ranks"
         return "manager" if self.max_seqs is None else "scheduler"
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Arguments of the factory."""
+    def shape(self) -> tuple[Any, ...]:
+        """Arguments of the factory; ranks also get a network."""
         if self.kernel is not None:
             return ()
+        if self.pools:
+            return (self.pools, self.block_size)
         if self.max_seqs is None or self.max_tokens is None:
             return (self.num_blocks, self.block_size)
         return (self.num_blocks, self.block_size, self.max_seqs, self.max_tokens)
@@ -307,7 +314,7 @@ class Environment(Record):
     memory_gib: float
     packages: dict[str, str]
     missing: dict[str, str]
-    """What is not here and what does not run for that: {"torch": "kernel and rank profiles"}."""
+    """What is not here and what does not run for that: {"torch": "kernel profile and rank processes"}."""
     commit: str | None = None
     gpu: str | None = None
     """Name of the first NVIDIA GPU and its driver."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,10 @@ def replay_vector(path: Path, where: str, console: Console) -> bool:
         seen = outcome.observations[step]
         value = f" = {seen.value}" if seen.value is not None and case.profile == "manager" else ""
         _line(console, f"{step:>3}  {op} -> {seen.outcome}{value}")
-        for line in _steps(seen.value) if case.profile == "scheduler" else ():
+        for line in _LINES.get(case.profile, _nothing)(seen.value):
             _line(console, f"       {line}", "dim")
         tables = ", ".join(f"{s}: {list(t)}" for s, t in seen.tables.items())
-        if case.kernel is None:
+        if case.profile in ("manager", "scheduler"):
             _line(console, f"       {f'tables {{{tables}}}  ' if tables else ''}free {seen.free}", "dim")
         _found(console, [f for f in findings if f.step == step])
     _found(console, [f for f in findings if f.step >= len(outcome.observations)])
@@ -84,6 +84,20 @@ def _steps(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
         plan = ", ".join(f"{rid}: [{lo}, {hi}) in {table}" for rid, lo, hi, table in step["rows"])
         ends = [(name, step.get(name)) for name in ("preempted", "rejected", "finished")]
         yield f"plan {plan or 'nothing'}" + "".join(f"; {name} {rids}" for name, rids in ends if rids)
+
+
+def _ranks(value: dict[str, Any]) -> Iterator[str]:
+    """What each rank that runs holds after an operation."""
+    for rank, one in value.get("state", {}).items():
+        lost = f"  lost {one['lost']}" if one["lost"] else ""
+        yield f"rank {rank}: epoch {one['epoch']}  tables {one['tables']}  free {one['free']}{lost}"
+
+
+def _nothing(value: Any) -> Iterator[str]:
+    yield from ()
+
+
+_LINES: dict[str, Callable[[Any], Iterator[str]]] = {"scheduler": _steps, "ranks": _ranks}
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

@@ -35,6 +35,8 @@ OWN_KERNELS = ("cpu_kernel", "torch_gather", "torch_sdpa", "cuda_shim", "cuda_sh
 
 def default_subjects(profile: str, deep: bool) -> tuple[str, ...]:
     """Who is judged when nobody is named."""
+    if profile == "ranks":
+        return ("reference", "reference:make_ranks_own")
     if profile != "kernel":
         return ("reference", "plain")
     return (*OWN_KERNELS, "cuda_shim:make_tsan") if deep else OWN_KERNELS

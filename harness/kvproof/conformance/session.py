@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from kvproof import ledger
 from kvproof.checks import judge
 from kvproof.checks.kernels import judge_kernel
+from kvproof.checks.ranks import judge_ranks
 from kvproof.checks.scheduling import judge_scheduler
 from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink, shrink_kernel
@@ -25,17 +26,23 @@ from kvproof.subjects.drive import describe
 from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT, Outcome
 
-RANDOM = {"manager": "KVP-POOL-001", "scheduler": "KVP-SCHED-005", "kernel": "KVP-NUM-001"}
+RANDOM = {
+    "manager": "KVP-POOL-001",
+    "scheduler": "KVP-SCHED-005",
+    "ranks": "KVP-TP-003",
+    "kernel": "KVP-NUM-001",
+}
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
 MOST_HANGS = 10
 """A subject that hangs so often, or a kernel that crashes so often, is given up: each time takes long."""
-FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "kernel": "make"}
+FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "ranks": "make_ranks", "kernel": "make"}
 """The factory of an implementation that is named without one, by profile."""
-FIRST_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+FIRST_SHAPES: dict[str, tuple[tuple[Any, ...], ...]] = {
     "manager": ((8, 4), (64, 16), (256, 16), (1024, 16), (4096, 256)),
     "scheduler": ((8, 4, 4, 16), (64, 16, 4, 64), (256, 16, 8, 256), (1024, 16, 8, 1024)),
+    "ranks": (((8, 8), 4), ((64, 64), 16), ((1024, 1024), 16)),
     "kernel": ((),),
 }
 """Arguments for a first look at a subject, until it serves one."""
@@ -68,7 +75,7 @@ class Driven(Protocol):
     implementation: Implementation
     call_limit: float
 
-    def describe(self, *shape: int) -> dict[str, Any]: ...
+    def describe(self, *shape: Any) -> dict[str, Any]: ...
 
     def growth(self, name: str, sizes: tuple[int, ...]) -> Any: ...
 
@@ -99,7 +106,7 @@ class Session:
     started: float = field(default_factory=time.monotonic)
     margin: float | None = None
     """Of the kernel case that was judged last: its largest error over the bound."""
-    _looks: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
+    _looks: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     """Shape -> what the subject says of itself there."""
 
     @property
@@ -133,7 +140,7 @@ class Session:
 
     def sized(self, case: Case) -> Case:
         """The case with so many blocks more as this subject reserves and keeps back in that shape."""
-        if case.kernel is not None:
+        if case.kernel is not None or case.pools:
             return case
         sized, extra = case, _kept(case, self.description)
         for _ in range(8):  # what it keeps may grow with the pool
@@ -247,6 +254,8 @@ class Session:
             judged = judge_kernel(case, outcome.observations, outcome.detail if outcome.end == "died" else "")
             self.margin = judged.margin
             return judged.findings
+        if case.profile == "ranks":
+            return judge_ranks(case, outcome.observations)
         if case.profile == "scheduler":
             return judge_scheduler(case, self.scheduler_facts(case), outcome.observations)
         return judge(case, self.facts(case), outcome.observations)

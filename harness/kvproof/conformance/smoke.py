@@ -7,6 +7,7 @@ from typing import Any
 from kvproof import spec
 from kvproof.conformance.session import FACTORIES
 from kvproof.histories.build import History, needed_by
+from kvproof.histories.directed.ranks import Ranks, add, decode, ends
 from kvproof.histories.directed.scheduling import Load
 from kvproof.histories.kernels import Serves, Template, Unserved, call
 from kvproof.records import Case, Operation
@@ -17,15 +18,22 @@ from kvproof.subjects.making import TAKES
 REQUIRED = {
     "manager": ("add", "append", "commit", "free", "table", "free_blocks"),
     "scheduler": ("submit", "has_work", "plan", "feed", "abort", "preempted", "free_blocks"),
+    "ranks": ("step", "form", "table", "digest", "epoch", "free_blocks", "lost"),
     "kernel": ("decode", "layout", "limits"),
 }
 PROFILES = {
     "manager": ("manager", "pool"),
     "scheduler": ("scheduler", "manager"),
+    "ranks": ("ranks",),
     "kernel": ("kernel",),
 }
 """Profiles whose capabilities a subject may name."""
-SHAPES = {"manager": (16, 4), "kernel": (), "scheduler": (16, 4, 4, 64)}
+SHAPES: dict[str, tuple[Any, ...]] = {
+    "manager": (16, 4),
+    "kernel": (),
+    "scheduler": (16, 4, 4, 64),
+    "ranks": ((16, 12), 4),
+}
 """Arguments of the factory, in the order in which a subject of no named profile is tried."""
 
 
@@ -67,7 +75,7 @@ def smoke_test(where: str, call_limit: float | None = None, profile: str = "") -
         if not faults and kind == "kernel":
             faults += _first_call(worker, description)
         elif not faults:
-            faults += _run(worker, _first_life(named) if kind == "manager" else _first_load())
+            faults += _run(worker, _first_case(kind, named))
     return notes, faults
 
 
@@ -130,6 +138,18 @@ def _first_life(named: set[str]) -> Case:
         if needed_by(op) <= named and not (op.op == "match" and "match" in named):
             h.op(**op.model_dump(exclude_none=True))
     return h.free(0, 1).case("smoke", (), 16, 4)
+
+
+def _first_case(kind: str, named: set[str]) -> Case:
+    if kind == "ranks":
+        return _first_group()
+    return _first_life(named) if kind == "manager" else _first_load()
+
+
+def _first_group() -> Case:
+    """Three steps, the loss of a rank, and one more step."""
+    h = Ranks().step(add(0, 5), add(1, 3)).step(*decode(0, 1)).step(("free", 1))
+    return h.step(*decode(0), faults=[ends(1, 0)]).form().step(*decode(0)).ranks("smoke", (), (16, 12), 4)
 
 
 def _first_load() -> Case:

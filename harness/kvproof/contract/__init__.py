@@ -19,6 +19,7 @@ from kvproof.contract.errors import (
 )
 from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits
 from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy
+from kvproof.contract.ranks import Diverged, Network, RankGone, RankGroup, RankGroupOptions, RankLost
 from kvproof.contract.scheduler import Scheduler, SchedulerOptions
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "BadSlots",
     "Block",
     "ContractError",
+    "Diverged",
     "Kernel",
     "KernelFault",
     "KernelOptions",
@@ -33,8 +35,13 @@ __all__ = [
     "Limits",
     "Manager",
     "ManagerOptions",
+    "Network",
     "OutOfBlocks",
     "Policy",
+    "RankGone",
+    "RankGroup",
+    "RankGroupOptions",
+    "RankLost",
     "Refused",
     "Scheduler",
     "SchedulerOptions",

@@ -9,6 +9,7 @@ from kvproof.subjects import Implementation, SubjectError, find
 from kvproof.subjects.calls import no_clock
 from kvproof.subjects.growth import measure_growth
 from kvproof.subjects.host import CALL_LIMIT, Outcome, ended
+from kvproof.subjects.making import arguments
 from kvproof.subjects.worker import describe_subject, run_case
 
 
@@ -21,9 +22,9 @@ class InProcess:
         self.implementation: Implementation = find(where)
         self.make = self.implementation.factory()
 
-    def describe(self, *shape: int) -> dict[str, Any]:
+    def describe(self, *shape: Any) -> dict[str, Any]:
         try:
-            return describe_subject(self.make(*shape))
+            return describe_subject(self.make(*arguments(shape)))
         except Exception as error:
             raise SubjectError(str(error)) from error
 

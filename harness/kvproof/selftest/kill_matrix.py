@@ -29,7 +29,11 @@ from kvproof.subjects.host import Worker
 FAULTY = "kvproof_impls.faulty.adapter"
 CALL_LIMIT = 1.0
 """Seconds: a planted fault that hangs is soon given up."""
-SOUND = {"manager": "reference:make", "scheduler": "reference:make_scheduler"}
+SOUND = {
+    "manager": "reference:make",
+    "scheduler": "reference:make_scheduler",
+    "ranks": "reference:make_ranks",
+}
 """Who has no finding, by profile."""
 
 

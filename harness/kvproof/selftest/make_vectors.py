@@ -21,6 +21,12 @@ from kvproof.subjects.host import Worker
 
 RUNS = 400
 """So many runs may the shrinking of one case take."""
+EXAMPLES = {
+    "tp/capacity-chapter": "tp/TP-001-example-of-the-chapter",
+    "tp/capacity-one-short": "tp/TP-001-example-one-rank-short",
+    "tp/capacity-first-largest": "tp/TP-001-example-first-rank-largest",
+}
+"""Directed cases with figures of the chapter or of real reports -> the names of their vectors."""
 TRIED = 8
 """So many of the cases that fail are shrunk."""
 
@@ -43,11 +49,24 @@ def main() -> int:
         path.write_text(text(case), encoding="utf-8")
         written.add(path)
         print(f"{path.relative_to(folder)}: {len(case.history)} operations")
+    for case in examples():
+        path = folder / f"{case.id}.json"
+        path.write_text(text(case), encoding="utf-8")
+        written.add(path)
     if not sys.argv[1:]:
         for path in set(folder.glob("*/*.json")) - written:
             path.unlink()
             print(f"removed {path.relative_to(folder)}")
     return 0
+
+
+def examples() -> list[Case]:
+    """The directed cases that are vectors as they are."""
+    found = {c.id: c for c in cases()}
+    return [
+        found[name].model_copy(update={"id": vector, "note": f"Example: {found[name].note}"})
+        for name, vector in EXAMPLES.items()
+    ]
 
 
 def make_vector(name: str, requirement: Requirement) -> Case | None:
@@ -84,6 +103,7 @@ def _named(case: Case, name: str, requirement: Requirement) -> Case:
         block_size=case.block_size,
         max_seqs=case.max_seqs,
         max_tokens=case.max_tokens,
+        pools=case.pools,
         history=case.history,
         stands_for=case.stands_for,
         note=f"{requirement.title}. Fault: {fault.text}. Seen: {fault.model}.",
@@ -99,7 +119,7 @@ def _needs(case: Case, requirement: Requirement) -> tuple[str, ...]:
 
 def _of_calls(case: Case) -> set[str]:
     """Capabilities without which the calls of the history cannot be made."""
-    if case.profile == "scheduler":
+    if case.profile != "manager":
         return set()
     history = History()
     history.operations = list(case.history)

@@ -136,7 +136,7 @@ def test_help_names_the_cells() -> None:
 @pytest.mark.parametrize(
     ("chosen", "named", "profiles"),
     [
-        ([], False, ["manager", "scheduler", "kernel"]),
+        ([], False, ["manager", "scheduler", "ranks", "kernel"]),
         ([], True, ["manager"]),
         (["SCHED-004"], True, ["scheduler"]),
         (["KERN", "POOL-001"], False, ["manager", "kernel"]),

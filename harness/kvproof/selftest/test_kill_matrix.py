@@ -10,6 +10,7 @@ import pytest
 from kvproof import spec
 from kvproof.histories.arrivals import arrivals
 from kvproof.histories.directed import cases
+from kvproof.histories.rank_faults import rank_faults
 from kvproof.histories.seeded import seeded
 from kvproof.records import Case, Verdict
 from kvproof.selftest.inprocess import InProcess
@@ -17,6 +18,12 @@ from kvproof.selftest.kill_kernels import kernel_faults
 from kvproof.selftest.kill_matrix import Kill, clean_cases, faults, judge_fault, markdown, session_of
 
 MATRIX = Path(__file__).parents[3] / "results" / "kill-matrix.md"
+DRAWN: dict[str, Callable[[int, Iterable[str]], Case]] = {
+    "manager": seeded,
+    "scheduler": arrivals,
+    "ranks": rank_faults,
+}
+"""Random histories by profile."""
 WITHOUT_FAULT = {"KVP-KERN-011": "not runnable here: a graph is captured on a GPU"}
 """Requirements without a planted fault, each with the reason."""
 
@@ -56,11 +63,13 @@ def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: li
         ("scheduler", "reference:make_scheduler_swap"),
         ("scheduler", "reference:make_scheduler_priority"),
         ("scheduler", "plain:make_scheduler"),
+        ("ranks", "reference:make_ranks"),
+        ("ranks", "reference:make_ranks_own"),
     ],
 )
 def test_sound_implementation_has_no_finding(profile: str, where: str) -> None:
     session = session_of(InProcess(where), profile)
-    draw: Callable[[int, Iterable[str]], Case] = arrivals if profile == "scheduler" else seeded
+    draw = DRAWN[profile]
     for case in cases():
         if case.profile == profile:
             session.check(case)

@@ -48,7 +48,7 @@ def header(*requirements: Requirement, what: str = "conformance") -> Header:
         cores=2,
         memory_gib=1.0,
         packages={},
-        missing={"torch": "kernel and rank profiles"},
+        missing={"torch": "kernel profile and rank processes"},
     )
     return Header.model_validate(
         {
@@ -316,7 +316,7 @@ def test_markdown_says_everything(file: ResultFile) -> None:
         "Also in `long`.",
         "## Advice: a SHOULD that does not hold",
         "- KVP-SHARE-001 title of KVP-SHARE-001: no copy yet",
-        "- not here: torch (kernel and rank profiles)",
+        "- not here: torch (kernel profile and rank processes)",
         "- KVP-BATCH-001 title of KVP-BATCH-001: UNSUPPORTED: needs batch",
         "- KVP-KERN-001 title of KVP-KERN-001",
         "Run again: `kvproof conformance --impl subject`",

@@ -85,7 +85,7 @@ def test_wrapped_texts_are_one_line(loaded: Spec) -> None:
 
 def test_planned_rows_are_those_without_tests_yet(loaded: Spec) -> None:
     planned = {r.area for r in loaded.requirements.values() if r.status == "planned"}
-    assert planned == {"TP", "METRIC"}
+    assert planned == {"METRIC"}
 
 
 # ---------------------------------------------------------------- access
@@ -211,8 +211,8 @@ def test_lint_finds_a_citation_of_nothing(loaded: Spec) -> None:
 
 
 def test_lint_finds_a_cited_planned_requirement(loaded: Spec) -> None:
-    cited = {**all_cited(loaded), "KVP-TP-001": {"test_capacity"}}
-    assert spec.lint(loaded, cited) == ["KVP-TP-001: planned, but cited by test_capacity; make it active"]
+    cited = {**all_cited(loaded), "KVP-METRIC-001": {"test_capacity"}}
+    assert spec.lint(loaded, cited) == ["KVP-METRIC-001: planned, but cited by test_capacity; make it active"]
 
 
 def test_lint_finds_a_capability_that_nothing_uses(loaded: Spec) -> None:

@@ -74,7 +74,7 @@ class Worker:
     _beat: mmap.mmap | None = None
     _buffer: bytes = b""
 
-    def describe(self, *shape: int) -> dict[str, Any]:
+    def describe(self, *shape: Any) -> dict[str, Any]:
         """Capabilities and attributes.
 
         Raises:

@@ -6,14 +6,24 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvproof.subjects.network import SimulatedNetwork
+
 PARAMETERS = {
     "manager": ("num_blocks", "block_size"),
     "scheduler": ("num_blocks", "block_size", "max_seqs", "max_tokens"),
+    "ranks": ("pools", "block_size", "network"),
     "kernel": (),
 }
 """What the factory of each profile is called with."""
 TAKES = "the factory takes "
 """Begins the message about one that takes something else."""
+
+
+def arguments(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """What a factory is called with for a case of this shape: ranks also get a network."""
+    if shape and isinstance(shape[0], tuple):
+        return (*shape, SimulatedNetwork(len(shape[0])))
+    return tuple(shape)
 
 
 def wrong_arguments(make: Callable[..., Any], arguments: Sequence[Any]) -> str:

@@ -25,10 +25,11 @@ from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
 from kvproof.subjects.drive import Clock, describe
 from kvproof.subjects.drive_kernel import describe_kernel, drive_kernel
+from kvproof.subjects.drive_ranks import drive_ranks
 from kvproof.subjects.drive_scheduler import drive_scheduler
 from kvproof.subjects.find import SubjectError, find
 from kvproof.subjects.growth import measure_growth
-from kvproof.subjects.making import wrong_arguments
+from kvproof.subjects.making import arguments, wrong_arguments
 
 BEAT = struct.Struct("<qd")
 """Operation index (-1 the factory) and the monotonic second it began; 0.0 when idle."""
@@ -124,11 +125,12 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             if kind == "run":
                 send(answers, ("observations", run_case(make, payload, beat)))
             elif kind == "describe":
-                if wrong := wrong_arguments(make, payload):
+                given = arguments(payload)
+                if wrong := wrong_arguments(make, given):
                     send(answers, ("error", wrong))
                     continue
                 with beat(-1):
-                    send(answers, ("description", describe_subject(make(*payload))))
+                    send(answers, ("description", describe_subject(make(*given))))
             elif kind == "growth":
                 with beat(-1):
                     send(answers, ("growth", measure_growth(make, *payload)))
@@ -150,11 +152,14 @@ def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
     """Observations of one case on a fresh manager."""
     try:
         with beat(-1):
-            subject = make(*case.shape)
+            given = arguments(case.shape)
+            subject = make(*given)
     except ContractError as error:  # its way to say that it does not serve this size
         return [Observation(outcome="unserved", detail=_made(case, error))]
     except (Exception, SystemExit) as error:
         return [Observation(outcome="error", detail=_made(case, error))]
+    if case.profile == "ranks":
+        return list(drive_ranks(subject, case, beat, given[-1]))
     return list(DRIVERS[case.profile](subject, case, beat))
 
 

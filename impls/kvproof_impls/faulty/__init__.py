@@ -10,6 +10,7 @@ scheduling.py SCHED: budgets, plans, ranges, order, the example of the chapter, 
 progress.py   SCHED: what never fits, deadlocks, the number of tokens
 lives.py      SCHED: aborts, bad submits, what ended requests leave behind
 preemption.py PREEMPT, who gives way
+ranks.py      TP, tensor-parallel groups
 resume.py     PREEMPT and META, what changes the output
 adapter.py    opens each by name: `faulty:shared_block_queued`
 """

@@ -17,6 +17,7 @@ from . import (
     preemption,
     prefix,
     progress,
+    ranks,
     relations,
     resume,
     scheduling,
@@ -29,7 +30,7 @@ from .registry import FAULTS, Make
 __all__ = ["FAULTS", "make"]
 PLANTED = (
     *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
-    *(scheduling, progress, lives, preemption, resume, relations, kernels, kernel_values),
+    *(scheduling, progress, lives, preemption, resume, relations, kernels, kernel_values, ranks),
 )
 """The modules that have entered their faults in FAULTS."""
 

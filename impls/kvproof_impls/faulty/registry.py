@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from kvproof_impls.reference.manager import Manager
+from kvproof_impls.reference.ranks import Group
 from kvproof_impls.reference.scheduler import Scheduler
 
 Make: TypeAlias = (
-    Callable[[int, int], Manager] | Callable[[int, int, int, int], Scheduler] | Callable[[], Any]
+    Callable[[int, int], Manager]
+    | Callable[[int, int, int, int], Scheduler]
+    | Callable[..., Group]
+    | Callable[[], Any]
 )
 """A factory of block managers from num_blocks and block_size, of schedulers from max_seqs and
-max_tokens as well, or of kernels from nothing."""
-Planted = TypeVar("Planted", bound=Make | type[Manager] | type[Scheduler])
+max_tokens as well, of ranks from pools, block_size and network, or of kernels from nothing."""
+Planted = TypeVar("Planted", bound=Make | type[Manager] | type[Scheduler] | type[Group])
 
 
 @dataclass(frozen=True)

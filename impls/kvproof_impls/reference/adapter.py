@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kvproof.contract import Network
+
 from .manager import Manager
+from .ranks import Group
 from .scheduler import Scheduler
 
 
@@ -39,3 +44,13 @@ def make_scheduler_swap(num_blocks: int, block_size: int, max_seqs: int, max_tok
 def make_scheduler_priority(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> Scheduler:
     """Higher priorities go first."""
     return Scheduler(make(num_blocks, block_size), max_seqs, max_tokens, order="priority")
+
+
+def make_ranks(pools: Sequence[int], block_size: int, network: Network) -> Group:
+    """Tensor-parallel ranks that number their blocks alike."""
+    return Group(pools, block_size, network)
+
+
+def make_ranks_own(pools: Sequence[int], block_size: int, network: Network) -> Group:
+    """The same with block numbers of each rank's own."""
+    return Group(pools, block_size, network, own_ids=True)
