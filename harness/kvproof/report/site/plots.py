@@ -162,7 +162,7 @@ def _hits(alt: Any, samples: Sequence[Sample]) -> str:
             yOffset="what:N",
             color=alt.Color("what:N", title=None),
         )
-        .properties(width="container")
+        .properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     )
     return _text(chart)
 

@@ -182,11 +182,12 @@ if (compare) {
     };
     const show = () => {
       const x = runs[a.value], y = runs[b.value], rows = [];
+      const words = x.name === y.name ? ["broken", "fixed", "changed"] : ["worse", "better", "other"];
       for (const key of Object.keys({ ...x.verdicts, ...y.verdicts }).sort()) {
         const from = (x.verdicts || {})[key] || "NOT_RUN", to = (y.verdicts || {})[key] || "NOT_RUN";
         if (from === to || !x.verdicts || !y.verdicts) continue;
         const broken = (bad(to) && !bad(from)) || (good(from) && !good(to));
-        rows.push(rowOf(key, from, to, broken ? "broken" : good(to) ? "fixed" : "changed", broken ? "fail" : good(to) ? "pass" : ""));
+        rows.push(rowOf(key, from, to, words[broken ? 0 : good(to) ? 1 : 2], broken ? "fail" : good(to) ? "pass" : ""));
       }
       const plain = (key, name) => key.split(" · ").slice(1).join(" · ") || name;
       const other = Object.keys(x.medians || {}).length && y.medians ? Object.entries(y.medians) : [];
