@@ -396,6 +396,41 @@ def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
 
 
 @main.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("results/history.jsonl"),
+    show_default=True,
+    help="The history, which grows by a line for each implementation of a run.",
+)
+def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
+    """Add runs to the history, and say what changed for good; without FILES all under RESULTS."""
+    from kvproof.report import history as past
+    from kvproof.report.results import Incomplete, ResultsError, read
+
+    chosen = [f for given in files or ((results,) if results.is_dir() else ()) for f in _jsonl(given)]
+    found = []
+    for one in chosen:
+        try:
+            found.append(read(one))
+        except Incomplete as error:
+            click.echo(f"left out: {error}")
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+    try:
+        added = past.append(path, found)
+        changes = past.changes(past.read(path))
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for change in changes:
+        click.echo(change)
+    click.echo(f"{added} lines added, {len(changes)} lasting changes: {path}")
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def claims(as_json: bool) -> None:
     """Check the figures of the chapter: counted on the reference, measured where the machine allows."""

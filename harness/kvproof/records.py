@@ -423,5 +423,23 @@ class Footer(Record):
     """Why the factory refused a shape -> how many of the cases have it."""
 
 
+class Past(Record):
+    """One line of a history: what one implementation came to in one run."""
+
+    schema_version: int = 1
+    started: str
+    commit: str | None
+    cpu: str
+    what: Literal["conformance", "bench"]
+    implementation: str
+    profile: str
+    verdicts: dict[str, int] = Field(default_factory=dict)
+    """Verdict -> requirements."""
+    failing: tuple[str, ...] = ()
+    """MUST requirements that did not hold."""
+    points: dict[str, float] = Field(default_factory=dict)
+    """Point of the benchmark -> median in turns of the calibration loop, or as a ratio to the control."""
+
+
 Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]
 """One line of a result file."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvproof.records import SHORTEST, Requirement, Sample, Verdict
+from kvproof.records import SHORTEST, Past, Requirement, Sample, Verdict
+from kvproof.report import history
 from kvproof.report.results import Incomplete, NoHeader, ResultFile, read
 from kvproof.report.summary import APART, BAD, Failure, Summary, summarize
 
@@ -110,6 +111,8 @@ class Site:
     """Points of trace replays over time."""
     skipped: tuple[str, ...]
     """Files that could not be used, and why."""
+    past: tuple[Past, ...] = ()
+    """The lines of the history, oldest first."""
     slugs: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -131,8 +134,12 @@ def gather(paths: Sequence[Path]) -> Site:
     What cannot be read is named in `skipped`; a file that is no result file at all is passed over.
     """
     files, skipped = [], []
+    past: list[Past] = []
     for path in paths:
         try:
+            if path.name == history.NAME:
+                past += history.read(path)
+                continue
             files.append(read(path))
         except NoHeader:
             continue
@@ -150,6 +157,7 @@ def gather(paths: Sequence[Path]) -> Site:
         cells=_cells([f for f in files if _is(f, "bench")]),
         series=tuple(_series({f.path.parent for f in files if _is(f, "bench")})),
         skipped=tuple(skipped),
+        past=tuple(sorted(past, key=lambda p: p.started)),
         slugs={j.name: j.slug for j in reversed(judged)},
     )
 

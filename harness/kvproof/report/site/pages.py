@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.records import Result, Sample, Verdict
+from kvproof.report import history
 from kvproof.report.site import plots
 from kvproof.report.site.gather import Judgement, Rule, Site, gather
 from kvproof.report.summary import BAD
@@ -24,6 +25,7 @@ PAGES = (
     ("requirements", "Requirements"),
     ("bench", "Benchmarks"),
     ("compare", "Compare"),
+    ("history", "History"),
 )
 NEEDS = ("jinja2",)
 """Without altair there are no charts, without vl_convert none are drawn."""
@@ -121,6 +123,8 @@ class _Writer:
                 f"bench/{cell.slug}.html", "cell.html", cell=cell, found=plots.of(cell), parameters=parameters
             )
         self._page("compare.html", "compare.html", here="compare")
+        found, changes = plots.of_past(site.past), history.changes(site.past)
+        self._page("history.html", "history.html", here="history", found=found, changes=changes)
         self._assets()
 
     def _page(self, path: str, template: str, here: str = "", **values: Any) -> None:

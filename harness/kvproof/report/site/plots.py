@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvproof.records import Sample
-from kvproof.report import charts
+from kvproof.records import Past, Sample
+from kvproof.report import charts, history
 from kvproof.report.attention import BARS, frame
 from kvproof.report.site.gather import Cell
 
@@ -64,6 +64,33 @@ def over_time(points: Sequence[dict[str, Any]]) -> list[Chart]:
             .properties(width="container", height=180)
         )
         found.append((title, _text(chart)))
+    return found
+
+
+def of_past(past: Sequence[Past]) -> list[Chart]:
+    """A workload over the runs: a line a point, a rule where a lasting change begins."""
+    if importlib.util.find_spec("altair") is None:
+        return []
+    alt: Any = importlib.import_module("altair")
+    rows: list[dict[str, Any]] = []
+    marks = {(c.implementation, c.point, c.at.started): str(c) for c in history.changes(past)}
+    for (name, point), values in history.series(past).items():
+        cell, _, where = point.partition(": ")
+        for p, value in values:
+            mark = marks.get((name, point, p.started))
+            who = {"implementation": name, "point": where, "cell": cell, "change": mark}
+            rows.append(who | {"run": p.started, "value": value})
+    found = []
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        data = pd.DataFrame([row for row in rows if row["cell"] == cell])
+        base = alt.Chart(data).encode(x=alt.X("run:T", title=None))
+        line = base.mark_line(point=True).encode(
+            y=alt.Y("value:Q", title=None, scale=alt.Scale(type="log")),
+            color=alt.Color("implementation:N", title=None),
+            detail="point:N",
+        )
+        changed = base.mark_rule(strokeDash=[3, 3]).transform_filter("datum.change != null")
+        found.append((cell, _text((line + changed).properties(width="container", height=220))))
     return found
 
 
