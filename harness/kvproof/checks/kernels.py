@@ -134,7 +134,7 @@ class _Judge:
             yield self.finding("KVP-KERN-006", step, "no write outside a tensor", f"a write beside {names}")
         if value.get("changed"):
             names = ", ".join(value["changed"])
-            yield self.finding("KVP-KERN-006", step, "inputs are read only", f"a write into {names}")
+            yield self.finding("KVP-KERN-016", step, "inputs are read only", f"a write into {names}")
 
     def _stored(self, step: int, op: str, given: Inputs, value: dict[str, Any]) -> Iterator[Finding]:
         new = tokens(given)
