@@ -286,7 +286,11 @@ def spec(selection: str | None, lint: bool) -> None:
 @main.command()
 def impls() -> None:
     """List the installed implementations and what each lacks here."""
-    for one in installed():
+    try:
+        found = installed()
+    except SubjectError as error:
+        raise WrongInput(str(error)) from error
+    for one in found:
         missing = "; ".join(f"needs {what}: {how}" for what, how in one.missing().items())
         click.echo(f"{one.name:<16} {one.version:<8} {one.summary}" + (f"  [{missing}]" if missing else ""))
 

@@ -173,6 +173,7 @@ def _open(
     kernels: list[KernelSubject] = []
     names = impls or _defaults(profile, cells, device)
     absent: dict[str, str] = {}
+    index = spec.load()
     for name in names:
         implementation = find(name)
         missing = implementation.missing()
@@ -192,6 +193,9 @@ def _open(
             continue
         if profile and (profile == "kernel") != isinstance(opened, KernelSubject):
             raise ValueError(f"{name}: it does not belong to the profile {profile}")
+        named = "kernel" if kernel else "scheduler"  # what a manager may name and what its scheduler may
+        if wrong := index.misnamed(opened.capabilities, named):
+            raise SubjectError(f"{name}: {wrong}")
         known: list[Subject | KernelSubject] = [*subjects, *kernels]
         again = sum(s.spec == opened.spec for s in known)
         if again:  # twice the same one: how far apart two equal ones are measured

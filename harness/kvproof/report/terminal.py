@@ -33,6 +33,8 @@ def show(file: ResultFile, report: Path, console: Console | None = None) -> None
     _not_here(console, summary)
     _not_run(console, summary)
     _table(console, summary)
+    if first := summary.first_look():
+        _line(console, first)
     if margins := summary.margins():
         _line(console, f"largest error over its bound: {margins}", "dim")
     bad = file.footer.exit_status != 0 or not file.footer.complete
@@ -73,6 +75,9 @@ def show_all(files: Sequence[ResultFile], console: Console) -> None:
         numbers += [str(footer.cases), f"{footer.seconds:.0f}"]
         table.add_row(header.implementation, header.profile, how, *numbers)
     console.print(table)
+    for s in summaries:
+        if first := s.first_look():
+            _line(console, f"{s.file.header.implementation}: {first}")
 
 
 def _failures(console: Console, summary: Summary) -> None:

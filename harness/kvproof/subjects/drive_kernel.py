@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from kvproof.contract import ContractError, KernelFault
+from kvproof.contract import ContractError, KernelFault, wrong_limits
 from kvproof.histories.payload import Inputs, inputs, tokens
 from kvproof.oracle.floats import BYTES
 from kvproof.records import Case, Observation, Operation
 from kvproof.subjects.arena import NoRoom, Placed
 from kvproof.subjects.drive import Clock, Nonsense, describe, outcome_of
+from kvproof.subjects.find import SubjectError
 
 TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn"}
 
@@ -25,12 +26,15 @@ def describe_kernel(kernel: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: something is not of the contract's type.
+        SubjectError: its limits are none of the contract's.
     """
     capabilities = kernel.capabilities
     if isinstance(capabilities, str):
         raise TypeError(f"capabilities is the string {capabilities!r}; a frozenset of names is needed")
     if kernel.layout not in ("NHD", "HND"):
         raise TypeError(f"layout is {kernel.layout!r}; NHD or HND is needed")
+    if wrong := wrong_limits(dict(kernel.limits)):
+        raise SubjectError(wrong)
     return {
         "capabilities": sorted(str(c) for c in capabilities),
         "members": sorted(n for n in dir(kernel) if not n.startswith("_")),
