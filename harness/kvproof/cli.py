@@ -168,6 +168,13 @@ def conformance(
     show_default=True,
     help="Where kernels are measured.",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=1,
+    metavar="TIMES",
+    help="Give slow implementations so many times the usual time before they are left out.",
+)
 @options.seed
 @options.results
 @options.quiet
@@ -181,6 +188,7 @@ def bench(
     full: bool,
     profile: str | None,
     device: str,
+    patience: float,
     seed: int,
     results: Path,
     quiet: bool,
@@ -202,6 +210,7 @@ def bench(
             quiet=quiet,
             profile=profile,
             device=device,
+            patience=patience,
         )
     except (SubjectError, OSError) as error:
         raise WrongInput(str(error)) from error

@@ -80,6 +80,8 @@ class Plan:
     device: str = "cpu"
     absent: Mapping[str, str] = field(default_factory=dict)
     """Implementation -> why it is not measured."""
+    patience: float = 1.0
+    """So many times the usual time may a slow implementation take before it is left out, or stopped."""
 
 
 def run(
@@ -94,6 +96,7 @@ def run(
     quiet: bool,
     profile: str | None = None,
     device: str = "cpu",
+    patience: float = 1.0,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -110,6 +113,7 @@ def run(
         quiet: no progress and no table, only the path of the report.
         profile: manager, scheduler or kernel; None: all that the implementations are for.
         device: "cpu" or "cuda", where kernels are measured.
+        patience: how many times the usual time a slow implementation may take.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -144,7 +148,8 @@ def run(
     if not (subjects or kernels) or not points:
         console.print("nothing to measure: no implementation can run here")
         return 3
-    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed, kernels, device, absent)
+    trace_ids = traces.with_ids(requests)
+    plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience)
     return measure(plan, out, console, quiet)
 
 
@@ -324,7 +329,7 @@ def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], 
     points = [p for p in plan.points if p.cell not in (*APART, *ATTENTION)]
     if not points or not plan.subjects:
         return []
-    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell))
+    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell, patience=plan.patience))
 
 
 def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
@@ -339,9 +344,9 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
             tell(point)
 
     seconds, some = ATTENTION_S[plan.quick], groups(points)
-    return _timed(
-        AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
-    )
+    job = AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
+    job.patience = plan.patience
+    return _timed(job)
 
 
 def _timed(job: Timed) -> list[str]:
@@ -381,7 +386,7 @@ def _apart(
             continue
         tell(point)
         if point.cell == "scheduler_replay":
-            capacity, seconds = plan.capacity or SERVED_CAPACITY, SERVE_S[plan.quick]
+            capacity, seconds = plan.capacity or SERVED_CAPACITY, plan.patience * SERVE_S[plan.quick]
             series += measure_serving(plan.subjects, point, plan.trace, capacity, seconds, emit)
         elif not managers:
             continue
@@ -390,6 +395,6 @@ def _apart(
         elif point.cell == "waste":
             measure_waste(managers, point, plan.trace, emit)
         else:
-            capacity, seconds = plan.capacity or CAPACITY, REPLAY_S[plan.quick]
+            capacity, seconds = plan.capacity or CAPACITY, plan.patience * REPLAY_S[plan.quick]
             differences += measure_replay(managers, point, plan.trace, capacity, seconds, emit)
     return differences

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from kvproof.histories.kernels import DTYPES, Calls, Lengths, Serves, Template, call
+from kvproof.contract.kernel import DTYPES
+from kvproof.histories.kernels import Calls, Lengths, Serves, Template, call
 from kvproof.records import Operation
 
 TOPOLOGIES = ("identity", "reversed", "shuffled", "interleaved", "shared", "highest", "flush")
