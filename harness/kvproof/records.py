@@ -422,5 +422,20 @@ class Footer(Record):
     """Why the factory refused a shape -> how many of the cases have it."""
 
 
+class Matrix(Record):
+    """Several implementations of one profile in one run: a file of its own beside their result files."""
+
+    kind: Literal["matrix"] = "matrix"
+    schema_version: int = 1
+    profile: str
+    implementations: tuple[str, ...]
+    versions: tuple[str, ...]
+    files: tuple[str, ...]
+    """Names of their result files, in the same folder."""
+    requirements: tuple[Requirement, ...]
+    verdicts: dict[str, tuple[Verdict, ...]]
+    """Requirement id -> its verdict for each implementation, in their order."""
+
+
 Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]
 """One line of a result file."""

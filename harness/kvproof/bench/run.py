@@ -34,6 +34,7 @@ from kvproof.report.results import ResultWriter
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
+"""Managers that are measured where none is named. Ratios are to the first of them, if it is among those named."""
 KERNELS = {
     "cpu": ("cpu_kernel", "torch_sdpa:make_gather"),
     "cuda": (
@@ -209,6 +210,7 @@ def _open(
             kernels.append(opened)
         else:
             subjects.append(opened)
+    subjects.sort(key=lambda s: not s.spec.startswith(f"{DEFAULT[0]}:"))  # ratios are to the first
     if not impls and set(names) & set(KERNELS["cpu"]):  # a reader of the table looks for the others
         others = {name: find(name).missing() for name in KERNELS["cuda"] if name not in names}
         absent |= {name: _wants(missing) for name, missing in others.items() if missing}

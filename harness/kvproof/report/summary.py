@@ -30,7 +30,7 @@ CAUSES = tuple(
     f"KVP-{name}"
     for name in (
         *("KERN-016", "KERN-006", "KERN-008", "KERN-001", "KERN-004", "KERN-002", "NUM-001", "KERN-007"),
-        *("KERN-005", "KERN-003", "NUM-002", "KERN-013", "KERN-015", "KERN-010", "KERN-012"),
+        *("KERN-005", "KERN-003", "NUM-002", "KERN-013", "KERN-015", "KERN-012", "KERN-010"),
     )
 )
 """Requirements of kernels, each before those that it makes fail when it is broken: most are judged by values,
