@@ -34,7 +34,7 @@ from kvproof.report.results import ResultWriter
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
-"""Managers that are measured where none is named. Ratios are to the first of them, if it is among those named."""
+"""Managers that are measured where none is named. Ratios are to the first of them where it takes part."""
 KERNELS = {
     "cpu": ("cpu_kernel", "torch_sdpa:make_gather"),
     "cuda": (
