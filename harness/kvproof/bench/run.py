@@ -199,7 +199,7 @@ def _open(
             continue
         if profile and (profile == "kernel") != isinstance(opened, KernelSubject):
             raise ValueError(f"{name}: it does not belong to the profile {profile}")
-        named = "kernel" if kernel else "scheduler"  # what a manager may name and what its scheduler may
+        named = "kernel" if kernel else "manager"
         if wrong := index.misnamed(opened.capabilities, named):
             raise SubjectError(f"{name}: {wrong}")
         known: list[Subject | KernelSubject] = [*subjects, *kernels]
