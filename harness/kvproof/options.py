@@ -56,6 +56,12 @@ class WrongInput(click.ClickException):
         super().__init__(" ".join(message.split()))
 
 
+def unwritable(error: OSError, results: Path) -> WrongInput:
+    """What to say where the folder for reports, or a file in it, cannot be made."""
+    where = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return WrongInput(f"--results {results}: {where}; give a folder that can be written")
+
+
 class CellOption(click.Option):
     """`--cell`, whose help lists the cells; they are read when it is asked for."""
 

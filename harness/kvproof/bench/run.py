@@ -34,6 +34,7 @@ from kvproof.report.results import ResultWriter
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
+"""Managers that are measured where none is named. Ratios are to the first of them where it takes part."""
 KERNELS = {
     "cpu": ("cpu_kernel", "torch_sdpa:make_gather"),
     "cuda": (
@@ -80,6 +81,8 @@ class Plan:
     device: str = "cpu"
     absent: Mapping[str, str] = field(default_factory=dict)
     """Implementation -> why it is not measured."""
+    patience: float = 1.0
+    """So many times the usual time may a slow implementation take before it is left out, or stopped."""
 
 
 def run(
@@ -94,6 +97,7 @@ def run(
     quiet: bool,
     profile: str | None = None,
     device: str = "cpu",
+    patience: float = 1.0,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -110,6 +114,7 @@ def run(
         quiet: no progress and no table, only the path of the report.
         profile: manager, scheduler or kernel; None: all that the implementations are for.
         device: "cpu" or "cuda", where kernels are measured.
+        patience: how many times the usual time a slow implementation may take.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -144,7 +149,8 @@ def run(
     if not (subjects or kernels) or not points:
         console.print("nothing to measure: no implementation can run here")
         return 3
-    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed, kernels, device, absent)
+    trace_ids = traces.with_ids(requests)
+    plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience)
     return measure(plan, out, console, quiet)
 
 
@@ -173,6 +179,7 @@ def _open(
     kernels: list[KernelSubject] = []
     names = impls or _defaults(profile, cells, device)
     absent: dict[str, str] = {}
+    index = spec.load()
     for name in names:
         implementation = find(name)
         missing = implementation.missing()
@@ -192,6 +199,9 @@ def _open(
             continue
         if profile and (profile == "kernel") != isinstance(opened, KernelSubject):
             raise ValueError(f"{name}: it does not belong to the profile {profile}")
+        named = "kernel" if kernel else "manager"
+        if wrong := index.misnamed(opened.capabilities, named):
+            raise SubjectError(f"{name}: {wrong}")
         known: list[Subject | KernelSubject] = [*subjects, *kernels]
         again = sum(s.spec == opened.spec for s in known)
         if again:  # twice the same one: how far apart two equal ones are measured
@@ -200,6 +210,7 @@ def _open(
             kernels.append(opened)
         else:
             subjects.append(opened)
+    subjects.sort(key=lambda s: not s.spec.startswith(f"{DEFAULT[0]}:"))  # ratios are to the first
     if not impls and set(names) & set(KERNELS["cpu"]):  # a reader of the table looks for the others
         others = {name: find(name).missing() for name in KERNELS["cuda"] if name not in names}
         absent |= {name: _wants(missing) for name, missing in others.items() if missing}
@@ -320,7 +331,7 @@ def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], 
     points = [p for p in plan.points if p.cell not in (*APART, *ATTENTION)]
     if not points or not plan.subjects:
         return []
-    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell))
+    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell, patience=plan.patience))
 
 
 def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
@@ -335,9 +346,9 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
             tell(point)
 
     seconds, some = ATTENTION_S[plan.quick], groups(points)
-    return _timed(
-        AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
-    )
+    job = AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
+    job.patience = plan.patience
+    return _timed(job)
 
 
 def _timed(job: Timed) -> list[str]:
@@ -377,7 +388,7 @@ def _apart(
             continue
         tell(point)
         if point.cell == "scheduler_replay":
-            capacity, seconds = plan.capacity or SERVED_CAPACITY, SERVE_S[plan.quick]
+            capacity, seconds = plan.capacity or SERVED_CAPACITY, plan.patience * SERVE_S[plan.quick]
             series += measure_serving(plan.subjects, point, plan.trace, capacity, seconds, emit)
         elif not managers:
             continue
@@ -386,6 +397,6 @@ def _apart(
         elif point.cell == "waste":
             measure_waste(managers, point, plan.trace, emit)
         else:
-            capacity, seconds = plan.capacity or CAPACITY, REPLAY_S[plan.quick]
+            capacity, seconds = plan.capacity or CAPACITY, plan.patience * REPLAY_S[plan.quick]
             differences += measure_replay(managers, point, plan.trace, capacity, seconds, emit)
     return differences

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from kvproof.contract import wrong_policy
 from kvproof.subjects import Implementation, SubjectError, find
 
 Make: TypeAlias = Callable[[int, int], Any]
@@ -51,6 +52,8 @@ class Subject:
             return
         probe = self.make(64, self.block_size)
         policy = getattr(probe, "policy", None) or {}
+        if wrong := wrong_policy(policy):
+            raise SubjectError(f"{self.name}: {wrong}")
         self.capabilities = frozenset(probe.capabilities)
         self.overhead = _overhead(probe)
         self.lookahead = int(getattr(probe, "lookahead", 0))
@@ -141,6 +144,8 @@ def open_subject(implementation: Implementation, block_size: int) -> Subject:
             make_uncached=None if only else _other(implementation, UNCACHED),
             make_scheduler=make if only else _other(implementation, SCHEDULER + variant),
         )
+    except SubjectError:
+        raise
     except Exception as e:
         raise SubjectError(
             f"{implementation.name}: no manager of 64 blocks of {block_size} tokens: {type(e).__name__}: {e}"

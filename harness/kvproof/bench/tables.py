@@ -142,6 +142,8 @@ def terminal(console: Console, samples: Sequence[Sample]) -> None:
         for row in found:
             table.add_row(*map(escape, (row.what, row.unit, *row.cells)))
         console.print(table)
+        if more := attention.more_time([s for s in samples if not s.cell.startswith(attention.CELL)]):
+            console.print(more, markup=False, highlight=False)
         console.print(brief.CAPTION, markup=False, highlight=False)
     attention.show(console, samples)
 

@@ -190,6 +190,10 @@ def test_a_size_that_would_take_too_long_is_left_out() -> None:
     job.costs["Standin", "admit_prefix{'cached': 0.0, 'form': 'list'}"] = {64: 10.0}
     job.measure(point, plain_pedantic)
     assert samples[0].note.startswith("unsupported: left out: a round of 64 tokens took 10 s")
+    assert samples[0].note.endswith("more than 20 s; --patience 28 times them")
+    job.patience = 28
+    job.measure(point, plain_pedantic)
+    assert samples[1].rounds
 
 
 # ---------------------------------------------------------------- memory and the short table
