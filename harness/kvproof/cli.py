@@ -185,7 +185,7 @@ def bench(
     results: Path,
     quiet: bool,
 ) -> None:
-    """Measure implementations: control plane, trace replay, attention (our own by default)."""
+    """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
     from kvproof.bench.run import run
 
     _use(checkout)
@@ -318,7 +318,7 @@ def compare(before: Path, after: Path) -> None:
 @options.results
 def report(files: tuple[Path, ...], results: Path) -> None:
     """Show result files again: those given, or the newest of conformance; draws the charts of a benchmark."""
-    from kvproof.report import attention, charts
+    from kvproof.report import attention, charts, ranks
     from kvproof.report.results import ResultsError, read
     from kvproof.report.terminal import show
 
@@ -333,6 +333,7 @@ def report(files: tuple[Path, ...], results: Path) -> None:
                 continue
         except ResultsError as error:
             raise WrongInput(str(error)) from error
+        ranks.show(Console(emoji=False), file.samples)
         attention.show(Console(emoji=False), file.samples)
         for picture in charts.draw(file.samples, path.parent):
             click.echo(picture)

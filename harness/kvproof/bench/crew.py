@@ -1,11 +1,10 @@
-"""Processes that hold a rank each: started once, given work over pipes, gone with the one that started them."""
+"""Processes that hold a rank each: started once, given work over pipes, ended with a `with`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait

@@ -9,11 +9,8 @@ more blocks than it has counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from kvproof.bench.clock import quiet
 from kvproof.bench.rank_groups import Ranks, Reads
@@ -23,6 +20,11 @@ from kvproof.bench.subject import Wrong
 from kvproof.bench.traces import Ids, Trace, prompt_tokens
 from kvproof.contract import Refused
 from kvproof.histories.play import POISON
+
+COUNTS = (
+    *("finished", "refused", "steps", "decisions", "preemptions", "resumes", "most_running"),
+    *("prompt_tokens", "output_tokens", "cached_tokens", "reads"),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +60,9 @@ class Pressure:
         """Done, and the ranks have not been told."""
         self.killed_at = -1
         self.seconds = 0.0
-        names = "finished refused steps decisions preemptions resumes most_running prompt_tokens output_tokens"
+        names = (
+            "finished refused steps decisions preemptions resumes most_running prompt_tokens output_tokens"
+        )
         self.counts = dict.fromkeys([*names.split(), "cached_tokens", "reads"], 0)
         self.capacity = scheduler.free_blocks()
         for rid, request in enumerate(trace.requests):  # before the ranks wait for a step

@@ -51,16 +51,16 @@ def timed(post: Post, where: str, size: int) -> None:
                 continue
             found: dict[str, list[int]] = {kind: [] for kind in KINDS}
             with quiet():
-                for epoch, (kind, operations) in enumerate(steps(sequences, blocks, size), 1):
+                for taken, (kind, operations) in enumerate(steps(sequences, blocks, size), 1):
                     start = time.perf_counter_ns()
                     member.step(operations)
                     spent = time.perf_counter_ns() - start
                     if kind:
                         found[kind].append(spent)
+                    if member.epoch() != taken:
+                        raise Wrong(f"at epoch {member.epoch()} after {taken} steps")
                     if all(len(one) >= rounds for one in found.values()):
                         break
-            if member.epoch() != epoch:
-                raise Wrong(f"at epoch {member.epoch()} after {epoch} steps")
             member.stop()
             post.pipe.send(found)
         except (Unsupported, Wrong) as e:

@@ -17,6 +17,7 @@ from kvproof.subjects.network import SimulatedNetwork
 Reads: TypeAlias = dict[int, dict[int, Read]]
 """By rank, and by sequence that a step computes there."""
 
+
 class Ranks(Protocol):
     """What serves a trace. A context manager."""
 
@@ -151,13 +152,14 @@ class Apart:
         before = self.epoch
         while self.epoch == before:
             self.crew.posts[self.driver].pipe.send(operations)
-            answers: Sequence[int | None] | None = None
-            while answers is None:
+            answers: Sequence[int | None] = [None] * len(operations)
+            waiting = True
+            while waiting:
                 for rank, said in self._hear():
                     if said[0] == "done":
-                        answers, self.epoch = said[1], before + 1
+                        answers, self.epoch, waiting = said[1], before + 1, False
                     elif said[0] == "driver":
-                        answers, self.epoch, self.driver = [None] * len(operations), said[1], rank
+                        self.driver, self.epoch, waiting = rank, said[1], False
             if self.epoch not in (before, before + 1):
                 raise Wrong(f"after a step at epoch {before} the group is at {self.epoch}")
             self.again += self.epoch == before

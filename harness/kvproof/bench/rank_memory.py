@@ -19,8 +19,8 @@ _WORD = 2**64 - 1
 
 def links(tokens: Sequence[int] | npt.NDArray[np.int32], start: int) -> U64:
     """What each token adds to the KV before it: 64 bits of (token, position), mixed as in SplitMix64."""
-    x = np.asarray(tokens, np.uint64) << np.uint64(32)
-    x = x + np.arange(start, start + len(x), dtype=np.uint64)
+    x: U64 = np.asarray(tokens, np.uint64) << np.uint64(32)
+    x = x + np.arange(start, start + len(x)).astype(np.uint64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     found: U64 = x ^ (x >> np.uint64(31))
@@ -65,11 +65,11 @@ class RankMemory:
             raise Wrong(f"a table names a block that is none of the {len(self.slots)} of its rank")
         before = flat[table[(start - 1) // size] * size + (start - 1) % size] if start else np.uint64(0)
         kv = np.cumsum(links(tokens, start)) + before
-        blocks = np.asarray(table, np.int64)
-        positions = np.arange(start, end)
-        flat[blocks[positions // size] * size + positions % size] = kv
         if len(tokens) == 1 and start % size:
-            return int(kv[-1]), 0
+            flat[table[start // size] * size + start % size] = kv[0]
+            return int(kv[0]), 0
+        blocks, positions = np.asarray(table, np.int64), np.arange(start, end)
+        flat[blocks[positions // size] * size + positions % size] = kv
         whole = int(self.slots[blocks[: end // size]].sum())
         rest = int(self.slots[table[end // size], : end % size].sum()) if end % size else 0
         return int(kv[-1]), (whole + rest) & _WORD

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
@@ -20,7 +21,7 @@ UNIT = "s"
 def measure_pressure(subjects: Sequence[Subject], point: Point, trace: Trace, emit: Emit) -> None:
     """Serve the first requests of the trace; the time is that of the whole run on this machine."""
     p = point.parameters
-    part = trace.first(p["requests"])
+    part = cut(trace.first(p["requests"]), p["longest"])
     here = Point(point.cell, p | {"trace": part.name, "requests": len(part.requests)}, point.settings)
     for s in subjects:
         try:
@@ -32,6 +33,16 @@ def measure_pressure(subjects: Sequence[Subject], point: Point, trace: Trace, em
             emit(empty(s.name, here, UNIT, f"INVALID: {e}"))
         except Exception as e:
             emit(empty(s.name, here, UNIT, f"INVALID: {describe(e)}"))
+
+
+def cut(trace: Trace, longest: int) -> Trace:
+    """The trace with no prompt of more than `longest` tokens."""
+    found = []
+    for r in trace.requests:
+        n = min(r.prompt_tokens, longest)
+        ids = None if r.block_ids is None else r.block_ids[: -(-n // r.trace_block)]
+        found.append(replace(r, prompt_tokens=n, block_ids=ids))
+    return replace(trace, requests=tuple(found))
 
 
 def _run(s: Subject, point: Point, trace: Trace) -> Sample:
