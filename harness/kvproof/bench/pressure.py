@@ -50,7 +50,8 @@ class Going:
 class Pressure:
     """One pass over a trace.
 
-    kill: the rank that is killed once half of the requests are done; -1 for none.
+    kill: the rank that is killed once half of the requests are done, in the next decision that admits nobody
+        (it has the same messages everywhere); -1 for none.
     """
 
     def __init__(self, scheduler: Any, ranks: Ranks, trace: Trace, kill: int) -> None:
@@ -142,7 +143,9 @@ class Pressure:
         """Let the ranks take a step; the KV that they read at the last position of each sequence."""
         operations = [*(("free", rid) for rid in self.leaving), *operations]
         self.leaving = []
-        if self.kill >= 0 and self.killed_at < 0 and 2 * self.counts["finished"] >= len(self.trace.requests):
+        half = 2 * self.counts["finished"] >= len(self.trace.requests)
+        plain = all(name in ("append", "free") for name, *_ in operations)
+        if self.kill >= 0 and self.killed_at < 0 and half and plain:
             self.killed_at = self.counts["decisions"]
             self.ranks.kill(self.kill)
         answers, reads = self.ranks.step(operations)

@@ -47,9 +47,10 @@ both stand in the matrix.""",
     PRESSURE: """\
 All requests wait from the start. Every rank has a KV memory; each token that is sampled depends on what
 the ranks read there, and at the first position of a block all of the context is read. Once half of the
-requests are done a rank ends in the middle of a decision; what that one finds cached is not counted.
-Every request got exactly the tokens that its prompt leads to, the survivors ended alike, and no block
-was lost, or the column is INVALID.""",
+requests are done a rank ends in the middle of a decision: a worker has committed and not answered, the
+driver has prepared everywhere and told one of the others to commit (as a process, none). Every request
+got exactly the tokens that its prompt leads to, the survivors ended alike, and no block was lost, or
+the column is INVALID.""",
 }
 
 
@@ -68,9 +69,7 @@ def show(console: Console, samples: Sequence[Sample]) -> None:
     """The tables on the terminal; of the scale its decode steps only."""
     if not console.is_terminal and any(s.cell in CELLS for s in samples):
         console.width = max(console.width, PIPE_WIDTH)  # a file or a pipe has no width of its own
-    for cell, title in zip(
-        CELLS, ("real processes", "counted", "many ranks", "a rank is killed"), strict=True
-    ):
+    for cell, title in TITLES.items():
         here = [s for s in samples if s.cell == cell]
         if cell == SCALE:
             here = [s for s in here if s.parameters["step"] == "decode"]
