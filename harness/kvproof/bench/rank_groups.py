@@ -118,7 +118,11 @@ class Apart:
         s = self.subject
         self.crew = Crew(len(self.pools), rank_child.serving, s.rank_process, list(self.pools), s.block_size)
         self.crew.__enter__()
-        self.driver = self._until_formed()
+        try:
+            self.driver = self._until_formed()
+        except BaseException:
+            self.crew.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

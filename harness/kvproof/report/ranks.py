@@ -73,7 +73,9 @@ def show(console: Console, samples: Sequence[Sample]) -> None:
         here = [s for s in samples if s.cell == cell]
         if cell == SCALE:
             here = [s for s in here if s.parameters["step"] == "decode"]
-        if here:
+        if here and not any(s.rounds for s in here):
+            console.print(f"ranks: {title}: {here[0].note}", markup=False, highlight=False, soft_wrap=True)
+        elif here:
             data = table(here)
             columns = [f"ranks: {title}", *map(escape, data.columns[1:])]
             shown = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -92,11 +94,16 @@ def _what(s: Sample, names: Sequence[str]) -> str:
     return text + (f", {s.implementation}" if len(names) > 1 else "")
 
 
+def _why(s: Sample) -> str:
+    """In a word; the caption has the rest."""
+    return s.note.partition(":")[0]
+
+
 def _sync(samples: Sequence[Sample]) -> pd.DataFrame:
     names, worlds = _names(samples), sorted({s.parameters["ranks"] for s in samples})
     rows: dict[str, dict[int, str]] = {}
     for s in samples:
-        text = s.note or duration(s.median)
+        text = duration(s.median) if s.rounds else _why(s)
         if s.rounds and "alone_ratio" in s.counters:
             text += f", {s.counters['alone_ratio']:.2g}x"
         rows.setdefault(_what(s, names), {})[s.parameters["ranks"]] = text
@@ -113,7 +120,7 @@ def _step(samples: Sequence[Sample]) -> pd.DataFrame:
     for s in samples:
         head, c = [_what(s, names), str(s.parameters["ranks"])], s.counters
         if not s.rounds:
-            rows.append([*head, s.note, *[""] * (len(columns) - 3)])
+            rows.append([*head, _why(s), *[""] * (len(columns) - 3)])
             continue
         ratio = f"{c['delta_to_whole'] * 100:.2g}%" if "delta_to_whole" in c else ""
         sizes = [whole(c.get(f"{part}_bytes")) for part in parts]
@@ -132,7 +139,7 @@ def _scale(samples: Sequence[Sample]) -> pd.DataFrame:
     for s in samples:
         head, c = [_what(s, names), f"{s.parameters['ranks']:,}"], s.counters
         if not s.rounds:
-            rows.append([*head, s.note, *[""] * (len(columns) - 3)])
+            rows.append([*head, _why(s), *[""] * (len(columns) - 3)])
             continue
         counted = [f"{whole(c[name])} ({whole(c[f'paper_{name}'])})" for name in pairs]
         rows.append(
@@ -149,18 +156,19 @@ def _pressure(samples: Sequence[Sample]) -> pd.DataFrame:
         heads.append(head + (f", {s.implementation}" if len(names) > 1 else ""))
     rows = [[what, *(_figures(s.counters, keys) for s in samples)] for what, keys in FIGURES]
     rows.append(["time of the run", *(duration(s.median * 1e6) if s.rounds else "" for s in samples)])
-    if any(s.note for s in samples):
-        rows.append(["no figures", *(s.note for s in samples)])
+    if not all(s.rounds for s in samples):
+        rows.append(["no figures", *("" if s.rounds else _why(s) for s in samples)])
     return pd.DataFrame(rows, columns=["", *heads])
 
 
 def caption(samples: Sequence[Sample]) -> str:
     """What to know of the table, in a few sentences."""
     cell, p = samples[0].cell, samples[0].parameters
+    missing = "".join(f"\n\n{note}" for note in dict.fromkeys(s.note for s in samples if not s.rounds))
     if cell != PRESSURE:
-        return NOTES[cell]
+        return NOTES[cell] + missing
     what = f"{p['trace']}, {p['requests']:,} requests, prompts of at most {p['longest']:,} tokens"
-    return f"{what}, {p['ranks']} ranks. {NOTES[cell]}"
+    return f"{what}, {p['ranks']} ranks. {NOTES[cell]}{missing}"
 
 
 def _figures(counters: Mapping[str, float], keys: Sequence[str]) -> str:

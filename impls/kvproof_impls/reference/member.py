@@ -11,6 +11,8 @@ from .processes import Process, dist
 from .rank import Rank
 from .replica import Prepared
 
+TIMEOUT = 60.0
+"""Seconds: a rank that is killed is seen at once, and one on a busy machine is not lost."""
 Watch = Callable[[int, list[tuple[int, int, Sequence[int], list[int]]]], None]
 
 
@@ -60,4 +62,4 @@ def join(rank: int, world: int, num_blocks: int, block_size: int, rendezvous: st
         store, _, _ = next(dist.rendezvous(rendezvous, rank=rank, world_size=world))
     except (RuntimeError, ValueError) as error:
         raise BadInput(f"rendezvous {rendezvous!r}: {error}") from error
-    return Member(store, rank, world, num_blocks, block_size)
+    return Member(store, rank, world, num_blocks, block_size, timeout=TIMEOUT)
