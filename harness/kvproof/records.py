@@ -283,6 +283,8 @@ class Finding(Record):
     expected: str
     got: str
     message: str = ""
+    slot: tuple[int, int] | None = None
+    """(block, offset) that holds what it must not, where one slot tells it."""
 
 
 # ---------------------------------------------------------------- results
@@ -376,6 +378,10 @@ class Result(Record):
     replay: str = ""
     vector: str = ""
     milliseconds: float = 0.0
+    observed: tuple[Observation, ...] = ()
+    """What was seen at each operation of a shortest history, for a report that draws it."""
+    slot: tuple[int, int] | None = None
+    """(block, offset) that holds what it must not."""
     margin: float | None = None
     """Kernels: the largest error of the case over its bound; above 1 is a failure."""
 
