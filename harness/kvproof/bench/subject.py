@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kvproof.subjects import Implementation, SubjectError, find
+from kvproof.subjects.making import wrong_arguments
 
 Make: TypeAlias = Callable[[int, int], Any]
 MakeScheduler: TypeAlias = Callable[[int, int, int, int], Any]
@@ -133,14 +134,16 @@ def blocks_for(tokens: int, block_size: int) -> int:
 def open_subject(implementation: Implementation, block_size: int) -> Subject:
     """Import an implementation and ask it what it can do.
 
-    A factory named `make_scheduler...` opens a scheduler only, and `make_ranks...` ranks only; any other
-    one a manager, and beside it the scheduler of that name and the ranks, if there are some.
+    A factory named `make_scheduler...` opens a scheduler only, `make_ranks...` and one that takes three
+    arguments ranks only; any other one a manager, and beside it the scheduler of that name and the ranks,
+    if there are some.
 
     Raises:
         SubjectError: it cannot be imported, or makes no manager of this block size.
     """
     name, make = implementation.factory_name, implementation.factory()
-    only, ranks = name.startswith(SCHEDULER), name.startswith(RANKS)
+    only = name.startswith(SCHEDULER)
+    ranks = name.startswith(RANKS) or (not _takes(make, 2) and _takes(make, 3))
     variant = name.removeprefix("make") if name.startswith("make_") else ""
     process = f"{implementation.module}:{RANK_PROCESS}" if name in ("make", RANKS) else ""
     try:
@@ -161,6 +164,10 @@ def open_subject(implementation: Implementation, block_size: int) -> Subject:
         raise SubjectError(
             f"{implementation.name}: no manager of 64 blocks of {block_size} tokens: {type(e).__name__}: {e}"
         ) from e
+
+
+def _takes(make: Callable[..., Any], count: int) -> bool:
+    return not wrong_arguments(make, (0,) * count)
 
 
 def _other(implementation: Implementation, factory: str) -> Callable[..., Any] | None:

@@ -231,6 +231,18 @@ def test_a_crew_hears_what_is_said_raised_and_ended() -> None:
 # ---------------------------------------------------------------- who has none, and the tables
 
 
+def test_factories_of_ranks_are_told_by_name_or_arguments() -> None:
+    named, ours = open_subject(find("reference:make_ranks_own"), 16), f"{__name__}:lonely"
+    told = open_subject(find(ours), 16)
+    assert all(s.make is None and s.make_scheduler is None and s.make_ranks for s in (named, told))
+    assert named.message_parts is not None
+    both = open_subject(find("reference"), 16)
+    assert both.make is not None
+    assert both.make_ranks is not None
+    assert both.rank_process
+    assert open_subject(find("reference:make_uncached"), 16).make_ranks is None
+
+
 def lonely(pools: Sequence[int], block_size: int, network: Network) -> Any:
     return make_ranks(pools, block_size, network)
 
