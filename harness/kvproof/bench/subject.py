@@ -85,11 +85,12 @@ class Subject:
         """What makes its managers: with or without prefix cache, None as `make` does it.
 
         Raises:
-            Unsupported: it has no prefix cache, or has one and no factory `make_uncached`, or is a
-                scheduler only.
+            Unsupported: it has no prefix cache, or has one and no factory `make_uncached`, or is no
+                manager.
         """
         if self.make is None:
-            raise Unsupported("no manager: it is a scheduler or ranks only")
+            only = "a scheduler" if self.make_scheduler else "a group of ranks"
+            raise Unsupported(f"no manager: it is {only} only")
         if caching and "prefix" not in self.capabilities:
             raise Unsupported("no prefix cache")
         if caching is False and "prefix" in self.capabilities:
