@@ -149,7 +149,6 @@ class Apart:
         while True:
             for rank, said in self._hear():
                 if said[0] == "driver":
-                    self.formed = said[1]
                     return rank
 
     def step(self, operations: Operations) -> tuple[Sequence[int | None], Reads]:
