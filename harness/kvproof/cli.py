@@ -365,6 +365,38 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
 
 
 @main.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/export"),
+    show_default=True,
+    help="Folder for what is written.",
+)
+def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
+    """Write result files for other tools: JUnit, CSV, Parquet, badges, trackers of benchmarks.
+
+    FILES are result files or folders of them; without any, the newest of conformance.
+    """
+    from kvproof.report import exports
+    from kvproof.report.results import ResultsError, read
+
+    chosen = [path for given in files for path in _jsonl(given)] or _newest(results)
+    if not chosen:
+        raise WrongInput(f"no result file in {results}; run `kvproof conformance` or `kvproof bench` first")
+    try:
+        written, left_out = exports.write([read(path) for path in chosen], folder)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for path in written:
+        click.echo(path)
+    for line in left_out:
+        click.echo(f"left out: {line}")
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def claims(as_json: bool) -> None:
     """Check the figures of the chapter: counted on the reference, measured where the machine allows."""
