@@ -194,7 +194,7 @@ def bench(
     results: Path,
     quiet: bool,
 ) -> None:
-    """Measure implementations: control plane, trace replay, attention (our own by default)."""
+    """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
     from kvproof.bench.run import run
 
     _use(checkout)
@@ -345,7 +345,7 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
 
     FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
     """
-    from kvproof.report import attention, charts
+    from kvproof.report import attention, charts, ranks
     from kvproof.report.results import ResultsError, read
     from kvproof.report.site import pages
     from kvproof.report.terminal import show_run
@@ -363,6 +363,7 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
     for file in found:
         if file.header.what == "conformance":
             continue
+        ranks.show(Console(emoji=False), file.samples)
         attention.show(Console(emoji=False), file.samples)
         for picture in charts.draw(file.samples, file.path.parent):
             click.echo(picture)

@@ -37,7 +37,7 @@ quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: t
 
 
 PROFILES = ("manager", "scheduler", "ranks", "kernel")
-MEASURED = ("manager", "scheduler", "kernel")
+MEASURED = ("manager", "scheduler", "ranks", "kernel")
 """Profiles that have cells in the benchmark."""
 
 

@@ -1,4 +1,4 @@
-"""`kvproof bench`: implementations side by side, a trace replayed and served, and attention."""
+"""`kvproof bench`: implementations side by side, a trace replayed and served, ranks, and attention."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kvproof import spec
-from kvproof.bench import tables, traces
+from kvproof.bench import rank_cells, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
-from kvproof.bench.matrix import APART, ATTENTION, FILES, Point, load
+from kvproof.bench.matrix import APART, ATTENTION, FILES, RANKS, Point, load
 from kvproof.bench.measure import Job, Timed
+from kvproof.bench.subject import RANKS as RANKS_FACTORY
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.test_control_plane import PLUGIN
 from kvproof.environment import describe
@@ -112,7 +113,7 @@ def run(
         seed: of the synthetic trace.
         out: folder that holds all runs.
         quiet: no progress and no table, only the path of the report.
-        profile: manager, scheduler or kernel; None: all that the implementations are for.
+        profile: manager, scheduler, ranks or kernel; None: all that the implementations are for.
         device: "cpu" or "cuda", where kernels are measured.
         patience: how many times the usual time a slow implementation may take.
 
@@ -135,7 +136,7 @@ def run(
             console.print("PRECONDITION: no GPU that torch can use; nothing was measured")
             return 3
         subjects, kernels, absent = _open(impls, profile, cells, device, block_size)
-        profiles = [profile] if profile else [p for p in FILES if (kernels if p == "kernel" else subjects)]
+        profiles = [profile] if profile else _profiles(subjects, kernels)
         points = load(spec.find(), cells, quick, profiles, device == "cuda")
         if traces.TRACE_BLOCK % block_size and any(p.cell in ("replay", "scheduler_replay") for p in points):
             raise ValueError(f"block size {block_size}: a replay allows divisors of {traces.TRACE_BLOCK}")
@@ -152,6 +153,14 @@ def run(
     trace_ids = traces.with_ids(requests)
     plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience)
     return measure(plan, out, console, quiet)
+
+
+def _profiles(subjects: Sequence[Subject], kernels: Sequence[KernelSubject]) -> list[str]:
+    """What these implementations are measured by."""
+    single = any(s.make or s.make_scheduler for s in subjects)
+    ranks = any(s.make_ranks for s in subjects)
+    there = {"manager": single, "scheduler": single, "ranks": ranks, "kernel": bool(kernels)}
+    return [p for p in FILES if there[p]]
 
 
 def _defaults(profile: str | None, cells: Sequence[str] | None, device: str) -> Sequence[str]:
@@ -181,7 +190,7 @@ def _open(
     absent: dict[str, str] = {}
     index = spec.load()
     for name in names:
-        implementation = find(name)
+        implementation = find(name, RANKS_FACTORY if profile == "ranks" and name in impls else "make")
         missing = implementation.missing()
         if not missing and find_spec("torch") is None and is_kernel(implementation):
             missing = {"torch": "pip install torch"}
@@ -202,6 +211,8 @@ def _open(
         named = "kernel" if kernel else "manager"
         if wrong := index.misnamed(opened.capabilities, named):
             raise SubjectError(f"{name}: {wrong}")
+        if profile == "ranks" and isinstance(opened, Subject) and not opened.make_ranks:
+            continue  # one of the defaults
         known: list[Subject | KernelSubject] = [*subjects, *kernels]
         again = sum(s.spec == opened.spec for s in known)
         if again:  # twice the same one: how far apart two equal ones are measured
@@ -258,6 +269,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
+                rank_cells.measure(plan.subjects, plan.points, plan.trace, emit, tell)
                 findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
             complete = False
@@ -328,7 +340,7 @@ class _Bridge:
 
 def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
     """The timed cells, run by pytest-benchmark; returns what failed outside the subjects."""
-    points = [p for p in plan.points if p.cell not in (*APART, *ATTENTION)]
+    points = [p for p in plan.points if p.cell not in (*APART, *RANKS, *ATTENTION)]
     if not points or not plan.subjects:
         return []
     return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell, patience=plan.patience))

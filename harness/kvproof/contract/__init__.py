@@ -19,7 +19,15 @@ from kvproof.contract.errors import (
 )
 from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits, wrong_limits
 from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy, wrong_policy
-from kvproof.contract.ranks import Diverged, Network, RankGone, RankGroup, RankGroupOptions, RankLost
+from kvproof.contract.ranks import (
+    Diverged,
+    Network,
+    RankGone,
+    RankGroup,
+    RankGroupOptions,
+    RankLost,
+    RankProcess,
+)
 from kvproof.contract.scheduler import Scheduler, SchedulerOptions
 
 __all__ = [
@@ -42,6 +50,7 @@ __all__ = [
     "RankGroup",
     "RankGroupOptions",
     "RankLost",
+    "RankProcess",
     "Refused",
     "Scheduler",
     "SchedulerOptions",
