@@ -21,8 +21,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=protocol.Message)
 Convert = Callable[["Remote", Any], Any]
 
-NOT_SERVED = frozenset({"partial", "codec", "sizing", "memory"})
-"""Capabilities of a manager that have no messages."""
+NOT_SERVED = frozenset({"partial", "codec", "sizing", "memory", "data", "speculate"})
+"""Capabilities that have no messages."""
 ATTRIBUTES = ("reserved", "lookahead", "lazy", "pad", "policy", "publish")
 ERRORS: dict[str, type[contract.ContractError]] = {
     e.__name__: e
