@@ -8,46 +8,49 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 MODE = sys.argv[1]
 
 
 class Bare:
-    def __init__(self, blocks, size):
-        self.size, self.pool, self.tables, self.lengths = size, list(range(blocks)), {}, {}
+    def __init__(self, blocks: int, size: int) -> None:
+        self.size, self.pool = size, list(range(blocks))
+        self.tables: dict[Any, list[int]] = {}
+        self.lengths: dict[Any, int] = {}
 
-    def take(self, count):
+    def take(self, count: int) -> list[int]:
         if count > len(self.pool):
             raise LookupError("OutOfBlocks")
         return [self.pool.pop() for _ in range(count)]
 
-    def add(self, seq, tokens):
+    def add(self, seq: Any, tokens: list[Any]) -> int:
         if type(seq) is not int or seq < 0 or seq in self.tables or not tokens:
             raise LookupError("BadInput")
         self.tables[seq], self.lengths[seq] = self.take(-(-len(tokens) // self.size)), len(tokens)
         return 0
 
-    def append(self, seq, tokens):
+    def append(self, seq: Any, tokens: list[Any]) -> list[int]:
         length = self.lengths[seq] + len(tokens)
         self.tables[seq] += self.take(-(-length // self.size) - len(self.tables[seq]))
         self.lengths[seq] = length
         return []
 
-    def commit(self, seq, computed):
-        return None
+    def commit(self, seq: Any, computed: int) -> None:
+        pass
 
-    def free(self, seq):
+    def free(self, seq: Any) -> None:
         self.pool += self.tables.pop(seq)
         del self.lengths[seq]
 
-    def table(self, seq):
+    def table(self, seq: Any) -> list[int]:
         return self.tables[seq]
 
-    def free_blocks(self):
+    def free_blocks(self) -> int:
         return len(self.pool)
 
 
-def answer(manager, message):
+def answer(manager: Bare, message: dict[str, Any]) -> dict[str, Any]:
     op = message.pop("op")
     try:
         if op not in ("add", "append", "commit", "free", "table", "free_blocks"):
@@ -59,7 +62,7 @@ def answer(manager, message):
         return {"err": str(error)}
 
 
-def bad(said):
+def bad(said: str) -> str:
     """The second append; what is returned is written."""
     if MODE == "exits":
         print("out of luck", file=sys.stderr, flush=True)
@@ -88,8 +91,8 @@ def bad(said):
     }.get(MODE, said)
 
 
-def main():
-    manager, appends = None, 0
+def main() -> None:
+    manager, appends, said = Bare(1, 1), 0, dict[str, Any]()
     for line in sys.stdin:
         message = json.loads(line)
         if message["op"] == "open":
