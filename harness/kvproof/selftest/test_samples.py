@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import threading
@@ -87,3 +88,17 @@ def _kill(command: str) -> list[int]:
     for process in ours:
         process.kill()
     return [process.pid for process in ours]
+
+
+def test_it_answers_the_example_as_the_plain_implementation_does(sample: str) -> None:
+    """But for names of blocks and what it can do."""
+    requests = CliRunner().invoke(main, ["protocol", "--send"]).output
+    said = subprocess.run(sample.split(), input=requests, capture_output=True, text=True, check=True).stdout
+    theirs = [json.loads(line) for line in said.splitlines()]
+    plain = [
+        json.loads(line) for line in CliRunner().invoke(main, ["protocol", "--answers"]).output.splitlines()
+    ]
+    assert [a.get("err") for a in theirs] == [a.get("err") for a in plain]
+    adds = [n for n, line in enumerate(requests.splitlines()) if json.loads(line)["op"] == "add"]
+    assert [theirs[n].get("ok") for n in adds] == [plain[n].get("ok") for n in adds] == [0, 4, None, None]
+    assert theirs[15]["ok"]["ns"] > 0

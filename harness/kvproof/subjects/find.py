@@ -135,20 +135,34 @@ def _folders() -> dict[str, Path]:
 
 
 def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
-    facts = tomllib.loads((folder / "impl.toml").read_text(encoding="utf-8"))
-    install = facts.get("install", "pip install {}")
     return Implementation(
         spec=spec,
         module=f"{IMPLEMENTATIONS}.{name}.adapter",
         factory_name=factory,
         name=name if factory == "make" else f"{name}:{factory}",
-        summary=facts.get("summary", ""),
-        version=facts.get("version", ""),
-        requires={m: install.format(m) for m in facts.get("requires", [])},
-        checkout=facts.get("checkout", ""),
-        programs=tuple(facts.get("programs", ())),
-        device=facts.get("device", ""),
+        **_facts(folder / "impl.toml"),
     )
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What an impl.toml says.
+
+    Raises:
+        SubjectError: it is no TOML.
+    """
+    try:
+        facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SubjectError(f"{path}: not TOML: {error}") from None
+    install = facts.get("install", "pip install {}")
+    return {
+        "summary": facts.get("summary", ""),
+        "version": str(facts.get("version", "")),
+        "requires": {m: install.format(m) for m in facts.get("requires", [])},
+        "checkout": facts.get("checkout", ""),
+        "programs": tuple(facts.get("programs", ())),
+        "device": facts.get("device", ""),
+    }
 
 
 def _declared() -> dict[str, importlib.metadata.EntryPoint]:
@@ -205,8 +219,15 @@ def find(spec: str, default: str = "make") -> Implementation:
     if where.endswith(".py"):
         if not Path(where).is_file():
             raise SubjectError(f"{spec}: there is no file {where}")
-        path = str(Path(where).resolve())
-        return Implementation(f"{path}:{factory}", path, factory, name=f"{where}:{factory}")
+        path = Path(where).resolve()
+        facts = path.with_name("impl.toml")
+        return Implementation(
+            spec=f"{path}:{factory}",
+            module=str(path),
+            factory_name=factory,
+            name=f"{where}:{factory}",
+            **(_facts(facts) if path.name == "adapter.py" and facts.is_file() else {}),
+        )
     folders = _folders()
     if where in folders:
         return _installed(where, folders[where], f"{where}:{factory}", factory)

@@ -43,9 +43,10 @@ class Server:
             REQUESTS.validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
-            kind = "Unsupported" if first["type"] == "union_tag_invalid" else "BadInput"
+            if first["type"] == "union_tag_invalid":
+                return self._dumped({"err": "Unsupported", "msg": f"no request {message.get('op')!r}"})
             where = ".".join(map(str, first["loc"]))
-            return self._dumped({"err": kind, "msg": f"{where}: {first['msg']}"})
+            return self._dumped({"err": "BadInput", "msg": f"{where}: {first['msg']}".removeprefix(": ")})
         except ValueError as error:
             return self._dumped({"err": "BadInput", "msg": f"not JSON: {error}"})
         return self._dumped(self.dispatch(message))
