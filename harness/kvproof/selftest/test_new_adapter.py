@@ -1,4 +1,4 @@
-"""The authoring kit: skeletons that are sane once filled in, adapters of packages, messages to type against."""
+"""The authoring kit: skeletons that are sane once filled in, adapters of packages, example messages."""
 
 from __future__ import annotations
 
