@@ -314,15 +314,28 @@ def compare(before: Path, after: Path) -> None:
 
 
 @main.command()
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @options.results
-def report(files: tuple[Path, ...], results: Path) -> None:
-    """Show result files again: those given, or the newest of conformance; draws the charts of a benchmark."""
+@click.option(
+    "--site",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/site"),
+    show_default=True,
+    help="Folder for the pages; a site that is there is replaced.",
+)
+@click.option("--open", "opened", is_flag=True, help="Open the first page in a browser.")
+def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> None:
+    """Show result files again, those given or the newest of conformance, and write them as pages.
+
+    FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
+    """
     from kvproof.report import attention, charts
     from kvproof.report.results import ResultsError, read
+    from kvproof.report.site import pages
     from kvproof.report.terminal import show
 
-    chosen = list(files) or _newest(results)
+    named = [path for given in files for path in _jsonl(given)]
+    chosen = named or _newest(results)
     if not chosen:
         raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
     for path in chosen:
@@ -338,6 +351,83 @@ def report(files: tuple[Path, ...], results: Path) -> None:
             click.echo(picture)
         if charts.missing():
             click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
+    if pages.missing():
+        click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
+        return
+    try:
+        first = pages.build(named or _jsonl(results.parent), site)
+    except ValueError as error:
+        raise WrongInput(str(error)) from error
+    click.echo(f"site: {first}")
+    if opened:
+        click.launch(str(first))
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/export"),
+    show_default=True,
+    help="Folder for what is written.",
+)
+def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
+    """Write result files for other tools: JUnit, CSV, Parquet, badges, trackers of benchmarks.
+
+    FILES are result files or folders of them; without any, the newest of conformance.
+    """
+    from kvproof.report import exports
+    from kvproof.report.results import ResultsError, read
+
+    chosen = [path for given in files for path in _jsonl(given)] or _newest(results)
+    if not chosen:
+        raise WrongInput(f"no result file in {results}; run `kvproof conformance` or `kvproof bench` first")
+    try:
+        written, left_out = exports.write([read(path) for path in chosen], folder)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for path in written:
+        click.echo(path)
+    for line in left_out:
+        click.echo(f"left out: {line}")
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("results/history.jsonl"),
+    show_default=True,
+    help="The history, which grows by a line for each implementation of a run.",
+)
+def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
+    """Add runs to the history, and say what changed for good; without FILES all under RESULTS."""
+    from kvproof.report import history as past
+    from kvproof.report.results import Incomplete, ResultsError, read
+
+    chosen = [f for given in files or ((results,) if results.is_dir() else ()) for f in _jsonl(given)]
+    found = []
+    for one in chosen:
+        try:
+            found.append(read(one))
+        except Incomplete as error:
+            click.echo(f"left out: {error}")
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+    try:
+        added = past.append(path, found)
+        changes = past.changes(past.read(path))
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for change in changes:
+        click.echo(change)
+    click.echo(f"{added} lines added, {len(changes)} lasting changes: {path}")
 
 
 @main.command()
@@ -412,6 +502,10 @@ def _run_folder(results: Path, what: str) -> Path:
             ) from error
         return folder
     raise click.UsageError(f"{results} has a hundred runs of this second")
+
+
+def _jsonl(given: Path) -> list[Path]:
+    return [given] if given.is_file() else sorted(given.rglob("*.jsonl"))
 
 
 def _newest(results: Path) -> list[Path]:

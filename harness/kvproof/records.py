@@ -283,6 +283,8 @@ class Finding(Record):
     expected: str
     got: str
     message: str = ""
+    slot: tuple[int, int] | None = None
+    """(block, offset) that holds what it must not, where one slot tells it."""
 
 
 # ---------------------------------------------------------------- results
@@ -376,6 +378,10 @@ class Result(Record):
     replay: str = ""
     vector: str = ""
     milliseconds: float = 0.0
+    observed: tuple[Observation, ...] = ()
+    """What was seen at each operation of a shortest history, for a report that draws it."""
+    slot: tuple[int, int] | None = None
+    """(block, offset) that holds what it must not."""
     margin: float | None = None
     """Kernels: the largest error of the case over its bound; above 1 is a failure."""
 
@@ -415,6 +421,24 @@ class Footer(Record):
     seconds: float
     left_out: dict[str, int] = Field(default_factory=dict)
     """Why the factory refused a shape -> how many of the cases have it."""
+
+
+class Past(Record):
+    """One line of a history: what one implementation came to in one run."""
+
+    schema_version: int = 1
+    started: str
+    commit: str | None
+    cpu: str
+    what: Literal["conformance", "bench"]
+    implementation: str
+    profile: str
+    verdicts: dict[str, int] = Field(default_factory=dict)
+    """Verdict -> requirements."""
+    failing: tuple[str, ...] = ()
+    """MUST requirements that did not hold."""
+    points: dict[str, float] = Field(default_factory=dict)
+    """Point of the benchmark -> median in turns of the calibration loop, or as a ratio to the control."""
 
 
 Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]

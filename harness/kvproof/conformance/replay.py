@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from kvproof import spec
-from kvproof.conformance.session import FACTORIES, Session, Settings, first_look
+from kvproof.conformance.look import FACTORIES, first_look
+from kvproof.conformance.session import Session, Settings
 from kvproof.histories.build import runnable
 from kvproof.records import Case, Finding
 from kvproof.subjects import find

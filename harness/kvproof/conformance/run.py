@@ -19,8 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kvproof import ledger, spec
 from kvproof.conformance.citing import DRAWN, case_names
+from kvproof.conformance.look import FACTORIES, first_look
 from kvproof.conformance.plugin import Plugin
-from kvproof.conformance.session import FACTORIES, Session, Settings, file_name, first_look
+from kvproof.conformance.session import Session, Settings, file_name
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Level, Result, Verdict
 from kvproof.report.results import ResultWriter

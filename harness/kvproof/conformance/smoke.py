@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvproof import spec
-from kvproof.conformance.session import FACTORIES
+from kvproof.conformance.look import FACTORIES
 from kvproof.histories.build import History, needed_by
 from kvproof.histories.directed.ranks import Ranks, add, decode, ends
 from kvproof.histories.directed.scheduling import Load

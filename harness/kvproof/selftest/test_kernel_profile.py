@@ -10,7 +10,8 @@ import pytest
 
 from kvproof import spec
 from kvproof.checks.kernels import judge_kernel
-from kvproof.conformance.session import Session, Settings, first_look
+from kvproof.conformance.look import first_look
+from kvproof.conformance.session import Session, Settings
 from kvproof.conformance.smoke import smoke_test
 from kvproof.histories.directed.kernels import templates
 from kvproof.histories.kernels import Serves, Unserved, call, drawn
