@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from kvproof import new_adapter
 from kvproof.cli import main
-from kvproof.conformance.session import FACTORIES
+from kvproof.conformance.look import FACTORIES
 from kvproof.report.results import read
 from kvproof.spec import find as find_specs
 

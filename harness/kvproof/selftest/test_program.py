@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvproof.cli import main
-from kvproof.conformance.session import FACTORIES
+from kvproof.conformance.look import FACTORIES
 from kvproof.contract import BadInput
 from kvproof.histories import directed
 from kvproof.records import Observation, Verdict
