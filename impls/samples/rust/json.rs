@@ -94,16 +94,17 @@ impl Reader<'_> {
 }
 
 pub fn write(value: &Json, out: &mut String) {
-    let list = |out: &mut String, open: char, close: char, n: usize, item: &mut dyn FnMut(usize, &mut String)| {
-        out.push(open);
-        for i in 0..n {
-            if i > 0 {
-                out.push(',');
+    let list =
+        |out: &mut String, open: char, close: char, n: usize, item: &mut dyn FnMut(usize, &mut String)| {
+            out.push(open);
+            for i in 0..n {
+                if i > 0 {
+                    out.push(',');
+                }
+                item(i, out);
             }
-            item(i, out);
-        }
-        out.push(close);
-    };
+            out.push(close);
+        };
     match value {
         Null | Float => out.push_str("null"),
         Bool(b) => out.push_str(if *b { "true" } else { "false" }),

@@ -30,7 +30,9 @@ impl Manager {
         if blocks < 1 || size < 1 {
             return Err(("BadInput", format!("{blocks} blocks of {size}: needs 1 or more")));
         }
-        if !matches!(message.get("profile"), Null | Text(_)) || *message.get("profile") == Text("scheduler".into()) {
+        if !matches!(message.get("profile"), Null | Text(_))
+            || *message.get("profile") == Text("scheduler".into())
+        {
             return Err(("Unsupported", "no scheduler here".into()));
         }
         Ok(Manager {
@@ -117,7 +119,8 @@ impl Manager {
 
     fn append(&mut self, seq: i64, tokens: Vec<i64>) -> Result<Json, Failed> {
         let s = self.sequence(seq)?;
-        let (length, whole) = (s.tokens.len() + tokens.len(), (s.tokens.len() + tokens.len()).div_ceil(self.size));
+        let (length, whole) =
+            (s.tokens.len() + tokens.len(), (s.tokens.len() + tokens.len()).div_ceil(self.size));
         let tail = *s.table.last().expect("never empty");
         let shared = s.tokens.len() % self.size > 0 && self.owners[tail] > 1;
         let new = whole - s.table.len();

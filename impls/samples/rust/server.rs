@@ -28,7 +28,11 @@ fn answered(result: Result<Json, Failed>) -> Json {
 }
 
 fn name_of(message: &Json) -> &str {
-    if let Text(op) = message.get("op") { op } else { "" }
+    if let Text(op) = message.get("op") {
+        op
+    } else {
+        ""
+    }
 }
 
 fn answer(manager: &mut Option<Manager>, message: &Json) -> Result<Json, Failed> {
