@@ -15,7 +15,8 @@ impl = click.option(
     "impls",
     multiple=True,
     metavar="WHERE",
-    help="NAME[:FACTORY], path/to/adapter.py[:FACTORY] or package.module[:FACTORY]; may be given again.",
+    help="NAME[:FACTORY], path/to/adapter.py[:FACTORY], package.module[:FACTORY] or process:COMMAND; may be "
+    "given again.",
 )
 checkout = click.option(
     "--checkout",

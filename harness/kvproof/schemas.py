@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from kvproof.protocol import Answer, Request
 from kvproof.records import Capability, Case, Line, Matrix, Past, Profile, Requirement
 from kvproof.spec import find
 
@@ -25,6 +26,8 @@ def schemas() -> dict[str, str]:
         "capability": Capability.model_json_schema(),
         "profile": Profile.model_json_schema(),
         "case": Case.model_json_schema(),
+        "process-request": TypeAdapter[Any](Request).json_schema(),
+        "process-answer": TypeAdapter[Any](Answer).json_schema(),
         "history-line": Past.model_json_schema(mode="serialization"),
         "matrix": Matrix.model_json_schema(mode="serialization"),
         "result-line": TypeAdapter[Any](Line).json_schema(mode="serialization"),

@@ -286,7 +286,7 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
             return manager.append_batch(seqs, tokens), manager.batch(seqs)
         for seq in seqs:
             manager.append(seq, [2000])
-        return [manager.slots(seq, now - 1, now)[0] for seq in seqs], manager.batch(seqs)
+        return [manager.slots(seq, now - 1, now) for seq in seqs], manager.batch(seqs)
 
     def rounds() -> Rounds:
         _enter(manager, _alike(range(sequences), length))
@@ -299,7 +299,8 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
                     raise Wrong(f"row {row} of the batch tensor is not the sequence's table")
                 expect("a sequence's tokens in the batch", int(seq_lens[row]), now)
                 slot = table[(now - 1) // size] * size + (now - 1) % size
-                expect("the slot of the new token", int(mapping[row]), slot)
+                got_slot = mapping[row] if steps else mapping[row][0]
+                expect("the slot of the new token", int(got_slot), slot)
             for seq in seqs:
                 manager.commit(seq, now)
 
@@ -363,15 +364,15 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
         while True:
             arriving = [(seq + i, _random(tokens, seq + i)) for i in range(1, sequences + 1)]
 
-            def churn(arriving: list[tuple[int, list[int]]] = arriving) -> int:
-                found = 0
+            def churn(arriving: list[tuple[int, list[int]]] = arriving) -> list[int]:
+                found = []
                 for seq, prompt in arriving:
-                    found += manager.add(seq, prompt)
+                    found.append(manager.add(seq, prompt))
                     manager.commit(seq, tokens)
                     manager.free(seq)
                 return found
 
-            expect("cached tokens", (yield churn), 0)
+            expect("cached tokens", sum((yield churn)), 0)
             seq += sequences
             expect("free blocks", manager.free_blocks(), whole)
 

@@ -52,13 +52,24 @@ class Lane:
     rounds: int = 0
     seconds: list[float] = field(default_factory=list)
     note: str = ""
+    inside: list[float] = field(default_factory=list)
+    """Seconds of each round on the clock of a program in another process."""
 
     def step(self) -> float:
         """Run one round outside the measurement and prepare the next; seconds it took in all."""
         start = time.perf_counter()
-        assert self.call is not None
-        self.finish(self.call())
+        self.finish(self.once())
+        self.inside.clear()
         return time.perf_counter() - start
+
+    def once(self) -> Any:
+        """The result of one round."""
+        assert self.call is not None
+        if self.subject.timed is None:
+            return self.call()
+        result, seconds = self.subject.timed(self.call)
+        self.inside.append(seconds)
+        return result
 
     def finish(self, result: Any) -> None:
         """Hand the cell its result, which checks it, and take the next call."""
@@ -147,13 +158,13 @@ class Job:
             if lane is not last and lane.call is not None and len(lanes) > 1:
                 timed(lane)
                 check(lane)
+                del lane.inside[-1:]
             return (lane,), {}
 
         def timed(lane: Lane) -> None:
-            call = lane.call
-            if call is not None:
+            if lane.call is not None:
                 try:
-                    lane.result = call()
+                    lane.result = lane.once()
                 except Exception as e:
                     lane.call, lane.note = None, f"INVALID: {type(e).__name__}: {e}"
 
@@ -169,6 +180,9 @@ class Job:
         rounds: list[float] = pedantic(timed, setup=setup, teardown=check, rounds=len(order))
         for lane, seconds in zip(order, rounds, strict=True):
             lane.seconds.append(seconds)
+        for lane in lanes:
+            if lane.inside:
+                lane.seconds = lane.inside
 
 
 def predict(costs: dict[int, float], tokens: int) -> float:

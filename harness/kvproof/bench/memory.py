@@ -52,6 +52,8 @@ def footprint(subject: Subject, blocks: int, caching: bool) -> Footprint:
         Wrong: a child failed or gave no answer in 60 s.
     """
     subject.factory(caching)
+    if subject.timed is not None:
+        raise Unsupported("the memory of a program in another process is not counted")
     if not subject.spec:
         raise Unsupported("cannot be opened in another process")
     runs = [_ask(subject.spec, blocks, SIZES[0], caching) for _ in range(CHILDREN)]

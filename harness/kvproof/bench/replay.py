@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,18 +134,29 @@ def _finish(run: Replayed, exact: LruCounter, endless: LruCounter, refused: int,
     run.ceiling_hits, run.refused, run.prompt_tokens = endless.hits, refused, tokens
 
 
+def _admit(manager: Any, seq: int, tokens: list[int]) -> Any:
+    cached = manager.add(seq, tokens)
+    manager.commit(seq, len(tokens))
+    return cached
+
+
 def _one(run: Replayed, seq: int, tokens: list[int], full: int, seen: int) -> None:
     """Run one request; `full` blocks are asked, at most `seen` of them were committed before."""
     manager, block_size, clock = run.manager, run.subject.block_size, time.perf_counter_ns
     try:
-        start = clock()
-        cached = manager.add(seq, tokens)
-        manager.commit(seq, len(tokens))
-        admitted = clock()
-        table = list(manager.table(seq))
-        leaving = clock()
-        manager.free(seq)
-        end = clock()
+        if timed := run.subject.timed:
+            cached, admission = timed(partial(_admit, manager, seq, tokens))
+            table = list(manager.table(seq))
+            spent = round((admission + timed(partial(manager.free, seq))[1]) * 1e9)
+        else:
+            start = clock()
+            cached = manager.add(seq, tokens)
+            manager.commit(seq, len(tokens))
+            admitted = clock()
+            table = list(manager.table(seq))
+            leaving = clock()
+            manager.free(seq)
+            spent = admitted - start + clock() - leaving
     except Exception as e:
         raise Wrong(f"{type(e).__name__}: {e}") from e
     hits = cached // block_size
@@ -154,7 +166,7 @@ def _one(run: Replayed, seq: int, tokens: list[int], full: int, seen: int) -> No
         raise Wrong(f"{hits} blocks are said to be cached, only {seen} of them were ever committed")
     if not full < len(table) <= full + 1 + run.subject.lookahead:
         raise Wrong(f"the table has {len(table)} blocks, {full + 1} are needed")
-    run.nanoseconds.append(admitted - start + end - leaving)
+    run.nanoseconds.append(spent)
     run.asked += full
     run.hits += hits
     if "prefix" in run.subject.capabilities:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from kvproof.contract import wrong_policy
 from kvproof.subjects import Implementation, SubjectError, find
 from kvproof.subjects.making import wrong_arguments
+from kvproof.subjects.remote import RemoteFactory, Unserved
 
 Make: TypeAlias = Callable[[int, int], Any]
 MakeScheduler: TypeAlias = Callable[[int, int, int, int], Any]
@@ -40,6 +41,7 @@ class Subject:
     message_parts: says what a message of its ranks consists of.
     rank_process: opens one rank in another process; empty if it has no such factory.
     overhead: blocks that the pool needs beyond those a sequence may take (reserved, watermark).
+    timed: for a program in another process: the result of a call, and the seconds it took in there.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Subject:
     make_ranks: MakeRanks | None = None
     message_parts: Callable[[bytes], dict[str, int]] | None = None
     rank_process: str = ""
+    timed: Callable[[Callable[[], Any]], tuple[Any, float]] | None = None
     capabilities: frozenset[str] = field(init=False, default=frozenset())
     overhead: int = field(init=False, default=0)
     lookahead: int = field(init=False, default=0)
@@ -112,6 +115,8 @@ class Subject:
         Raises:
             Unsupported: it has none.
         """
+        if self.timed is not None:
+            raise Unsupported("what a step is fed depends on its plan: no time inside the program")
         if self.make_scheduler is None:
             raise Unsupported(f"no scheduler: no factory {SCHEDULER}")
         probe = self.make_scheduler(64, self.block_size, max_seqs, max_tokens)
@@ -146,6 +151,8 @@ def open_subject(implementation: Implementation, block_size: int) -> Subject:
         SubjectError: it cannot be imported, or makes no manager of this block size.
     """
     name, make = implementation.factory_name, implementation.factory()
+    if isinstance(make, RemoteFactory):
+        return _open_program(implementation, make, block_size)
     only = name.startswith(SCHEDULER)
     ranks = name.startswith(RANKS) or (not _takes(make, 2) and _takes(make, 3))
     variant = name.removeprefix("make") if name.startswith("make_") else ""
@@ -174,6 +181,28 @@ def open_subject(implementation: Implementation, block_size: int) -> Subject:
 
 def _takes(make: Callable[..., Any], count: int) -> bool:
     return not wrong_arguments(make, (0,) * count)
+
+
+def _open_program(implementation: Implementation, make: RemoteFactory, block_size: int) -> Subject:
+    try:
+        manager: Any = make(64, block_size)
+        make.timed(manager.free_blocks)
+        other = make.uncached()
+        kept = "prefix" in other(64, block_size).capabilities
+    except Unserved as e:
+        raise SubjectError(f"{implementation.name}: no time is taken outside a program: {e}") from e
+    except Exception as e:
+        raise SubjectError(
+            f"{implementation.name}: no manager of 64 blocks of {block_size} tokens: {e}"
+        ) from e
+    return Subject(
+        name=implementation.name,
+        make=make,
+        block_size=block_size,
+        spec=implementation.spec,
+        make_uncached=None if kept else other,
+        timed=make.timed,
+    )
 
 
 def _other(implementation: Implementation, factory: str) -> Callable[..., Any] | None:

@@ -227,7 +227,7 @@ def _free_path(folder: Path, implementation: Implementation) -> Path:
 
 def _ledger_path(implementation: Implementation) -> Path:
     """known.toml beside the adapter."""
-    if implementation.module.endswith(".py"):
+    if implementation.command or implementation.module.endswith(".py"):
         return Path(implementation.module).parent / "known.toml"
     found = find_spec(implementation.module)
     return Path(found.origin).parent / "known.toml" if found and found.origin else Path("known.toml")

@@ -46,6 +46,8 @@ def outcome_of(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
+    if isinstance(error, Nonsense):
+        return str(error)  # about what was answered, not about our own line
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" at {last[0].filename.rsplit('/', 1)[-1]}:{last[0].lineno}" if last else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -88,6 +90,8 @@ class Driver:
         self.memory: HarnessMemory | SubjectMemory = (
             SubjectMemory(manager) if "data" in self.capabilities else HarnessMemory(case.block_size)
         )
+        self.looking = getattr(manager, "_looking", contextlib.nullcontext)
+        """A program out of process answers all that is looked at at once."""
         self.live: dict[int, Live] = {}
         self.raw: list[int] = []
         """Blocks that `alloc` returned, in order; operations name them by index."""
@@ -126,7 +130,8 @@ class Driver:
             except (Exception, SystemExit) as error:
                 return Observation(outcome="error", detail=describe(error))
             try:
-                self._observe(op, seen)
+                with self.looking():
+                    self._observe(op, seen)
             except (Exception, SystemExit) as error:
                 said = str(error) if isinstance(error, Nonsense) else describe(error)
                 return Observation(outcome="error", detail=f"looking at the state after it: {said}")

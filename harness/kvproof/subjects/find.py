@@ -1,14 +1,17 @@
 """Finds an implementation by what the user typed.
 
-`NAME[:FACTORY]` an installed one, `path/to/adapter.py[:FACTORY]`, or `package.module[:FACTORY]`.
-The factory is `make` unless named.
+`NAME[:FACTORY]` an installed one, `path/to/adapter.py[:FACTORY]`, `package.module[:FACTORY]`, or
+`process:COMMAND`. The factory is `make` unless named. Installed are ours and those that packages name in
+their entry points.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
 import tomllib
@@ -19,6 +22,10 @@ from types import ModuleType
 from typing import Any
 
 IMPLEMENTATIONS = "kvproof_impls"
+PROCESS = "process:"
+"""Begins the name of a program that is spoken to in JSON lines (`kvproof.protocol`)."""
+ENTRY_POINTS = "kvproof.subjects"
+"""Group in which a package names the modules of its adapters."""
 CHECKOUT_VARIABLE = "KVPROOF_CHECKOUT"
 """Adapters to repositories that are no packages read the folder of the checkout from here."""
 FACTS = (
@@ -39,7 +46,7 @@ class Implementation:
     spec: str
     """As the user typed it; opens the same one in another process."""
     module: str
-    """Dotted module name, or the path of a Python file."""
+    """Dotted module name, or the path of a Python file; of a program the last file that its command names."""
     factory_name: str
     name: str
     summary: str = ""
@@ -52,6 +59,8 @@ class Implementation:
     """Programs that it runs, alternatives apart by "|": "g++|clang++"."""
     device: str = ""
     """"cuda" for one that needs a GPU."""
+    command: str = ""
+    """Starts the program of one out of process."""
 
     def missing(self) -> dict[str, str]:
         """What is not here: import name or checkout -> what to do about it."""
@@ -72,6 +81,10 @@ class Implementation:
         Raises:
             SubjectError: the module cannot be imported, or has no such factory.
         """
+        if self.command:
+            from kvproof.subjects.remote import RemoteFactory
+
+            return RemoteFactory(self.command)
         try:
             module = _load(self.module)
         except Exception as error:
@@ -126,6 +139,16 @@ def _folders() -> dict[str, Path]:
     return found
 
 
+def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
+    return Implementation(
+        spec=spec,
+        module=f"{IMPLEMENTATIONS}.{name}.adapter",
+        factory_name=factory,
+        name=name if factory == "make" else f"{name}:{factory}",
+        **_facts(folder / "impl.toml"),
+    )
+
+
 def _facts(path: Path) -> dict[str, Any]:
     """What an impl.toml says.
 
@@ -138,29 +161,57 @@ def _facts(path: Path) -> dict[str, Any]:
         raise SubjectError(f"{path}: not TOML: {error}") from None
     if unknown := sorted(set(facts) - set(FACTS)):
         raise SubjectError(f"{path}: {unknown[0]!r} is not known; allowed: {', '.join(FACTS)}")
-    return facts
-
-
-def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
-    facts = _facts(folder / "impl.toml")
     install = facts.get("install", "pip install {}")
+    return {
+        "summary": facts.get("summary", ""),
+        "version": str(facts.get("version", "")),
+        "requires": {m: install.format(m) for m in facts.get("requires", [])},
+        "checkout": facts.get("checkout", ""),
+        "programs": tuple(facts.get("programs", ())),
+        "device": facts.get("device", ""),
+    }
+
+
+def _declared() -> dict[str, importlib.metadata.EntryPoint]:
+    """Adapters that installed packages name in their entry points."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _of_package(point: importlib.metadata.EntryPoint, spec: str, factory: str) -> Implementation:
     return Implementation(
         spec=spec,
-        module=f"{IMPLEMENTATIONS}.{name}.adapter",
+        module=point.module,
         factory_name=factory,
-        name=name if factory == "make" else f"{name}:{factory}",
-        summary=facts.get("summary", ""),
-        version=facts.get("version", ""),
-        requires={m: install.format(m) for m in facts.get("requires", [])},
-        checkout=facts.get("checkout", ""),
-        programs=tuple(facts.get("programs", ())),
-        device=facts.get("device", ""),
+        name=point.name if factory == "make" else f"{point.name}:{factory}",
+        summary=str(point.dist.metadata["Summary"] or "") if point.dist else "",
+        version=point.dist.version if point.dist else "",
     )
+
+
+def _program(spec: str) -> Implementation:
+    """One out of process; files that its command names are named by their whole path from here on."""
+    from kvproof.subjects.channel import words_of
+
+    try:
+        words = words_of(spec.removeprefix(PROCESS))
+    except ValueError as error:
+        raise SubjectError(f"{spec}: {error}; for example process:./my_server") from None
+    program = shutil.which(words[0])
+    if program is None:
+        raise SubjectError(f"{spec}: there is no program {words[0]}")
+    files = [w for n, w in enumerate(words) if Path(w).is_file() and (n or os.sep in w)]
+    command = shlex.join(str(Path(w).absolute()) if w in files else w for w in words)
+    module = (
+        str(Path(files[-1]).absolute()) if files else program
+    )  # not resolved: a link may be a virtual environment
+    return Implementation(PROCESS + command, module, "make", name=spec, command=command)
 
 
 def installed() -> list[Implementation]:
     """Every implementation that can be named, in order of name."""
-    return [_installed(n, f, n, "make") for n, f in sorted(_folders().items())]
+    ours = {n: _installed(n, f, n, "make") for n, f in _folders().items()}
+    theirs = {n: _of_package(p, n, p.attr or "make") for n, p in _declared().items()}
+    return [one for _, one in sorted((theirs | ours).items())]
 
 
 def find(spec: str, default: str = "make") -> Implementation:
@@ -169,22 +220,37 @@ def find(spec: str, default: str = "make") -> Implementation:
     Raises:
         SubjectError: there is none; the message lists the installed ones.
     """
+    if spec.startswith(PROCESS):
+        return _program(spec)
     where, _, factory = spec.rpartition(":") if ":" in spec else (spec, "", default)
     if where.endswith(".py"):
         if not Path(where).is_file():
             raise SubjectError(f"{spec}: there is no file {where}")
-        path = str(Path(where).resolve())
-        return Implementation(f"{path}:{factory}", path, factory, name=f"{where}:{factory}")
+        path = Path(where).resolve()
+        facts = path.with_name("impl.toml")
+        return Implementation(
+            spec=f"{path}:{factory}",
+            module=str(path),
+            factory_name=factory,
+            name=f"{where}:{factory}",
+            **(_facts(facts) if path.name == "adapter.py" and facts.is_file() else {}),
+        )
     folders = _folders()
     if where in folders:
         return _installed(where, folders[where], f"{where}:{factory}", factory)
+    declared = _declared()
+    if where in declared:
+        point = declared[where]
+        factory = point.attr or factory if spec == where and default == "make" else factory
+        return _of_package(point, f"{where}:{factory}", factory)
     try:
         known = importlib.util.find_spec(where) is not None
     except (ImportError, ValueError):
         known = False
     if not known:
+        names = ", ".join(sorted({*folders, *declared})) or "none"
         raise SubjectError(
-            f"no implementation {where!r}: installed are {', '.join(sorted(folders)) or 'none'}; "
-            "or give path/to/adapter.py:make or package.module:make"
+            f"no implementation {where!r}: installed are {names}; "
+            "or give path/to/adapter.py:make, package.module:make or process:COMMAND"
         )
     return Implementation(f"{where}:{factory}", where, factory, name=spec)

@@ -8,11 +8,9 @@ kill the process.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import pickle
-import signal
 import struct
 import sys
 import time
@@ -23,6 +21,7 @@ from typing import Any, BinaryIO
 from kvproof.contract import ContractError, wrong_policy
 from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
+from kvproof.subjects.channel import die_with_parent
 from kvproof.subjects.drive import Clock, describe
 from kvproof.subjects.drive_kernel import describe_kernel, drive_kernel
 from kvproof.subjects.drive_ranks import drive_ranks
@@ -30,6 +29,7 @@ from kvproof.subjects.drive_scheduler import drive_scheduler
 from kvproof.subjects.find import SubjectError, find
 from kvproof.subjects.growth import measure_growth
 from kvproof.subjects.making import arguments, wrong_arguments
+from kvproof.subjects.remote import RemoteFactory
 
 BEAT = struct.Struct("<qd")
 """Operation index (-1 the factory) and the monotonic second it began; 0.0 when idle."""
@@ -118,6 +118,8 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
     try:
         with beat(-1):
             make = find(spec).factory()
+            if isinstance(make, RemoteFactory):
+                make.own_group = False
     except (SubjectError, SystemExit) as error:
         send(answers, ("cannot open", str(error) or describe(error)))
         return
@@ -172,14 +174,8 @@ def _made(case: Case, error: BaseException) -> str:
     return f"make{case.shape}: {describe(error)}"
 
 
-def _die_with_parent() -> None:
-    """A parent that is killed cannot stop a worker that hangs in a call: on Linux the kernel does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     spec, beat = sys.argv[1], Beat(sys.argv[2])
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of the subject, C code included, must not break the frames
