@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kvproof.contract import BadInput, Refused, require_new, require_tokens
+
 Row = tuple[int, int, int, list[int]]
 
 
@@ -62,3 +64,68 @@ class Loop:
         """End the thread."""
         self.over = True
         self.resumed.release()
+
+
+class InsideScheduler:
+    """A scheduler over a `Loop`; an adapter has `request`, `drop`, `ended`, `output` and `free_blocks`."""
+
+    loop: Loop
+
+    def __init__(self, loop: Loop, play: Callable[[], Any]) -> None:
+        self.loop, self.requests, self.live = loop, dict[int, Any](), set[int]()
+        self.asked, self.planned, self.ahead = list[Row](), list[Row](), list[Row]()
+        self.victims = list[int]()
+        """For the adapter to fill."""
+        loop.start(play)
+
+    def __del__(self) -> None:
+        if hasattr(self, "loop"):
+            self.loop.close()
+
+    def request(self, rid: int, tokens: list[int], max_new: int) -> Any:
+        """The engine's request, queued; ValueError: the engine refuses it."""
+        raise NotImplementedError
+
+    def drop(self, request: Any) -> None:
+        """End a request early."""
+        raise NotImplementedError
+
+    def ended(self, request: Any) -> bool:
+        """The engine has finished it."""
+        raise NotImplementedError
+
+    def submit(self, rid: int, tokens: list[int], max_new: int, priority: int = 0) -> None:
+        require_new(rid, self.requests)
+        require_tokens(tokens)
+        if type(max_new) is not int or max_new < 1:
+            raise BadInput(f"max_new {max_new!r}: needs an int of 1 or more")
+        try:
+            self.requests[rid] = self.request(rid, list(tokens), max_new)
+        except ValueError as error:  # how engines refuse
+            raise Refused(str(error)) from None
+        self.live.add(rid)
+
+    def has_work(self) -> bool:
+        return bool(self.live)
+
+    def plan(self) -> list[Row]:
+        self.asked = self.ahead or self.loop.go_on([])
+        self.planned = [row for row in self.asked if row[0] in self.live]
+        return self.planned
+
+    def feed(self, tokens: list[int]) -> list[int]:
+        fed = iter(tokens)  # who was aborted before the plan has a row in the engine's call, and no token
+        answer = [next(fed) if row in self.planned else 0 for row in self.asked]
+        self.ahead = self.loop.go_on(answer) if self.asked else []
+        ended = [rid for rid in self.live if self.ended(self.requests[rid])]
+        self.live.difference_update(ended)
+        return ended
+
+    def abort(self, rid: int) -> None:
+        if rid in self.live:
+            self.live.discard(rid)
+            self.drop(self.requests[rid])
+
+    def preempted(self) -> list[int]:
+        victims, self.victims[:] = list(self.victims), []
+        return victims

@@ -2,7 +2,8 @@
 
 import collections
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import BadInput, OutOfBlocks
+from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_folder
 
 open_folder("src", "model", "request")
@@ -11,35 +12,23 @@ import cache_manager  # noqa: E402
 from kvproof_impls.correas_paged_attention.scheduler import make_scheduler  # noqa: E402, F401
 
 
-class CorreasManager:
+class CorreasManager(ByToken):
     capabilities = frozenset({"blocks"})
+    full = OutOfBlocks
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.pool = cache_manager.KVCacheManager(1, num_blocks, block_size, 1, 1, device="cpu")
-        self.live: dict[int, tuple[list[int], list[int]]] = {}
-        self.owners: collections.Counter[int] = collections.Counter()  # it counts none
+        self.live = {}
+        self.sharers: collections.Counter[int] = collections.Counter()  # it counts no references
 
-    def add(self, seq: int, tokens: list[int]) -> int:
-        require_new(seq, self.live)
-        require_tokens(tokens)
-        self.live[seq] = [], []
-        try:
-            for token in tokens:
-                self.append(seq, [token])
-        except OutOfBlocks:
-            self.free(seq)
-            raise
-        return 0
+    def start(self, seq: int, tokens: list[int]) -> tuple[list[int], list[int]]:
+        return [], []
 
-    def append(self, seq: int, tokens: list[int]) -> None:
-        require_tokens(tokens)
-        known, table = self.live[seq]
+    def grow(self, request: tuple[list[int], list[int]], token: int) -> None:
+        known, table = request
         if len(known) % self.pool.block_size == 0:  # as its scheduler does
             table.append(self.alloc())
-        known += tokens
-
-    def commit(self, seq: int, computed: int) -> None:
-        pass  # no prefix cache
+        known.append(token)
 
     def free(self, seq: int) -> None:
         for block in self.live.pop(seq)[1]:
@@ -52,21 +41,19 @@ class CorreasManager:
         return len(self.pool.free_blocks)
 
     def alloc(self) -> int:
-        try:
-            return self.pool.allocate()
-        except MemoryError as error:
-            raise OutOfBlocks(str(error)) from None
+        if not self.pool.free_blocks:
+            raise OutOfBlocks("no free block")  # else it raises MemoryError
+        return self.pool.allocate()
 
     def retain(self, block: int) -> None:
         if block in self.pool.free_blocks:
             raise BadInput(f"block {block} is free")
-        self.owners[block] += 1  # besides the first
+        self.sharers[block] += 1
 
     def release(self, block: int) -> None:
-        if self.owners[block]:
-            self.owners[block] -= 1
-        else:
+        if not self.sharers[block]:
             self.pool.free(block)
+        self.sharers[block] = max(0, self.sharers[block] - 1)
 
 
 make = CorreasManager

@@ -12,10 +12,11 @@ from kvproof.contract import BadInput, require_new, require_tokens
 
 class RamyaScheduler:
     capabilities = frozenset({"output"})
+    cached = False
 
-    def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int, cached: bool = False) -> None:
+    def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> None:
         limits = {"max_num_seqs": max_seqs, "max_num_batched_tokens": max_tokens, "max_model_len": 2**31}
-        config = EngineConfig(enable_prefix_cache=cached, **limits)
+        config = EngineConfig(enable_prefix_cache=self.cached, **limits)
         config.block_size = block_size  # set here, for it wants 4, 8, 16 or 32 for its Triton kernel
         self.engine = Scheduler(config, KVCache(1, 1, 1, num_blocks, block_size, torch.float64, "cpu"))
         self.requests: dict[int, Sequence] = {}
@@ -60,9 +61,8 @@ class RamyaScheduler:
         return self.engine.kv_cache.allocator.num_free
 
 
-def make_scheduler(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> RamyaScheduler:
-    return RamyaScheduler(num_blocks, block_size, max_seqs, max_tokens)
+class Cached(RamyaScheduler):
+    cached = True
 
 
-def make_cached(num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> RamyaScheduler:
-    return RamyaScheduler(num_blocks, block_size, max_seqs, max_tokens, cached=True)
+make_scheduler, make_cached = RamyaScheduler, Cached

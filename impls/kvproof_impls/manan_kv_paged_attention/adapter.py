@@ -1,6 +1,9 @@
 """manankapoor23/KV-Paged-Attention, read from a checkout: a pool of page objects, a table entry a token."""
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+from typing import Any
+
+from kvproof.contract import OutOfBlocks
+from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
 open_package("pages")
@@ -9,34 +12,22 @@ from pages import page_pool, page_table  # noqa: E402
 page_pool.print = lambda *_: None  # it prints at every page
 
 
-class MananManager:
+class MananManager(ByToken):  # its prefix cache is a dict that the caller fills
     capabilities = frozenset({"blocks"})
+    full = OutOfBlocks
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.pool, self.live = page_pool.PagePool(num_blocks, block_size, 1, 1, 1, "cpu"), {}
         self.pages = {page.page_id: page for page in self.pool.free_pages}
 
-    def add(self, seq: int, tokens: list[int]) -> int:
-        require_new(seq, self.live)
-        require_tokens(tokens)
-        self.live[seq] = [], page_table.PageTable()
-        try:
-            for token in tokens:
-                self.append(seq, [token])
-        except OutOfBlocks:
-            self.free(seq)  # what it took is left to the caller
-            raise
-        return 0
+    def start(self, seq: int, tokens: list[int]) -> Any:
+        return [], page_table.PageTable()
 
-    def append(self, seq: int, tokens: list[int]) -> None:
-        require_tokens(tokens)
-        blocks, table = self.live[seq]
+    def grow(self, cache: Any, token: int) -> None:
+        blocks, table = cache
         if not blocks or not self.pages[blocks[-1]].has_space():
             blocks.append(self.alloc())
         table.add(blocks[-1], self.pages[blocks[-1]].allocate_slot())
-
-    def commit(self, seq: int, computed: int) -> None:
-        pass  # its prefix cache is a dict that the caller fills
 
     def free(self, seq: int) -> None:
         for block in self.live.pop(seq)[0]:
@@ -49,10 +40,9 @@ class MananManager:
         return len(self.pool.free_pages)
 
     def alloc(self) -> int:
-        try:
-            page = self.pool.allocate_page()
-        except RuntimeError as error:
-            raise OutOfBlocks(str(error)) from None
+        if not self.pool.free_pages:
+            raise OutOfBlocks("no free page")  # else it raises RuntimeError
+        page = self.pool.allocate_page()
         page.ref_count = 1  # the caller counts, in their programs too
         return page.page_id
 

@@ -1,4 +1,4 @@
-"""The scheduler of nano-vllm's older API, which computes a prompt in one step: shared by adapters to forks."""
+"""The scheduler of nano-vllm's older API, which computes a prompt in one step: for the forks too."""
 
 from typing import Any
 

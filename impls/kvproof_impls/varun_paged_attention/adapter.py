@@ -1,10 +1,11 @@
-"""VARUN3WARE/Paged-Attention, read from a checkout: forkable caches over a block allocator, on real tensors."""
+"""VARUN3WARE/Paged-Attention, read from a checkout: forkable caches, a block allocator, real tensors."""
 
 import functools
 
 import torch
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new
+from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
 open_package("paged_attention")
@@ -12,33 +13,18 @@ from paged_attention.allocator import BlockAllocator, OutOfMemoryError  # noqa: 
 from paged_attention.kv_cache import PagedKVCache  # noqa: E402
 
 
-class VarunManager:
+class VarunManager(ByToken):
     capabilities = frozenset({"fork", "multi", "refcount", "blocks", "data"})
+    full = OutOfMemoryError
 
     def __init__(self, num_blocks: int, block_size: int, grow: str = "append_token_kv") -> None:
-        self.pool, self.grow, self.live = BlockAllocator(num_blocks, block_size, 1), grow, {}
+        self.pool, self.grows, self.live = BlockAllocator(num_blocks, block_size, 1), grow, {}
 
-    def add(self, seq: int, tokens: list[int]) -> int:
-        require_new(seq, self.live)
-        self.live[seq] = PagedKVCache(self.pool.block_size, 1, self.pool, seq)
-        try:
-            self.append(seq, tokens)
-        except Exception:
-            self.free(seq)  # what it took is left to the caller
-            raise
-        return 0
+    def start(self, seq: int, tokens: list[int]) -> PagedKVCache:
+        return PagedKVCache(self.pool.block_size, 1, self.pool, seq)
 
-    def append(self, seq: int, tokens: list[int]) -> None:
-        cache = self.live[seq]
-        require_tokens(tokens)
-        try:
-            for _ in tokens:
-                getattr(cache, self.grow)(torch.zeros(1), torch.zeros(1))
-        except OutOfMemoryError as error:
-            raise OutOfBlocks(str(error)) from None
-
-    def commit(self, seq: int, computed: int) -> None:
-        pass  # no prefix cache
+    def grow(self, cache: PagedKVCache, token: int) -> None:
+        getattr(cache, self.grows)(torch.zeros(1), torch.zeros(1))
 
     def fork(self, parent: int, child: int) -> None:
         require_new(child, self.live)
@@ -63,19 +49,16 @@ class VarunManager:
         return float(self.pool.blocks[block].key_data[offset])
 
     def alloc(self) -> int:
-        try:
-            return self.pool.allocate()
-        except OutOfMemoryError as error:
-            raise OutOfBlocks(str(error)) from None
+        if not self.pool.get_num_free_blocks():
+            raise OutOfBlocks("no free block")
+        return self.pool.allocate()
 
     def retain(self, block: int) -> None:
         self.pool.inc_ref(block)
 
     def release(self, block: int) -> None:
-        try:
+        if self.pool.blocks[block].refcount:  # else it raises ValueError
             self.pool.free(block)
-        except ValueError as error:
-            raise BadInput(str(error)) from None
 
 
 make = VarunManager

@@ -4,7 +4,7 @@ import types
 
 import torch
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
 open_package("minivllm")
@@ -13,34 +13,20 @@ from minivllm.paged_cache import BlockAllocator, PagedKVCache  # noqa: E402
 MODEL = types.SimpleNamespace(num_key_value_heads=1, head_dim=1, num_hidden_layers=1, dtype=torch.float64)
 
 
-class VineetManager:
-    capabilities = frozenset({"multi", "data"})
+class VineetManager(ByToken):  # its prefix cache copies KV and shares no block
+    capabilities = frozenset({"data"})
+    full = RuntimeError
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.pool, self.live = BlockAllocator(MODEL, num_blocks, block_size), dict[int, PagedKVCache]()
+        self.pool, self.live = BlockAllocator(MODEL, num_blocks, block_size), {}
 
-    def add(self, seq: int, tokens: list[int]) -> int:
-        require_new(seq, self.live)
-        self.live[seq] = PagedKVCache(MODEL, 0, self.pool.block_size, self.pool)
-        try:
-            self.append(seq, tokens)
-        except Exception:
-            self.free(seq)  # what it took is left to the caller
-            raise
-        return 0
+    def start(self, seq: int, tokens: list[int]) -> PagedKVCache:
+        return PagedKVCache(MODEL, 0, self.pool.block_size, self.pool)
 
-    def append(self, seq: int, tokens: list[int]) -> None:
-        cache = self.live[seq]
-        require_tokens(tokens)
-        kv = torch.zeros(1, 1, len(tokens), 1, dtype=torch.float64)
-        try:
-            cache.extend(0, kv, kv)
-        except RuntimeError as error:
-            raise OutOfBlocks(str(error)) from None
-        cache.advance(len(tokens))
-
-    def commit(self, seq: int, computed: int) -> None:
-        pass  # its prefix cache copies KV and shares no block
+    def grow(self, cache: PagedKVCache, token: int) -> None:
+        kv = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
+        cache.extend(0, kv, kv)
+        cache.advance(1)
 
     def free(self, seq: int) -> None:
         self.live.pop(seq).free()

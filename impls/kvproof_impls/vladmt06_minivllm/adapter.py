@@ -6,7 +6,7 @@ from kvproof_impls.checkout import open_package
 open_package("minivllm")
 open_package("minivllm.core")
 from minivllm.core.sequence import Sequence  # noqa: E402
-from minivllm.memory import allocator  # noqa: E402
+from minivllm.memory.allocator import BlockAllocator  # noqa: E402
 
 from kvproof_impls.vladmt06_minivllm.scheduler import make_scheduler  # noqa: E402, F401
 
@@ -15,34 +15,26 @@ class VladManager:
     capabilities = frozenset({"refcount", "selfcheck"})
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.pool, self.block_size, self.live = allocator.BlockAllocator(num_blocks), block_size, {}
+        self.pool, self.block_size, self.live = BlockAllocator(num_blocks), block_size, {}
+
+    def _take(self, request: Sequence, length: int) -> None:
+        missing = -(-length // self.block_size) - len(request.block_table)
+        if not self.pool.can_allocate(missing):
+            raise OutOfBlocks(f"no {missing} free blocks")
+        request.block_table.extend(self.pool.allocate(missing))
 
     def add(self, seq: int, tokens: list[int]) -> int:
         require_new(seq, self.live)
         require_tokens(tokens)
-        self.live[seq] = Sequence(list(tokens))
-        try:
-            self._grow(self.live[seq])
-        except OutOfBlocks:
-            del self.live[seq]
-            raise
+        request = Sequence(list(tokens))
+        self._take(request, len(tokens))
+        self.live[seq] = request
         return 0
-
-    def _grow(self, request: Sequence) -> None:
-        missing = request.num_blocks_needed(self.block_size) - len(request.block_table)
-        try:
-            request.block_table.extend(self.pool.allocate(missing))
-        except allocator.OutOfBlocks as error:
-            raise OutOfBlocks(str(error)) from None
 
     def append(self, seq: int, tokens: list[int]) -> None:
         require_tokens(tokens)
+        self._take(self.live[seq], self.live[seq].num_tokens + 1)
         self.live[seq].append_token(tokens[0])
-        try:
-            self._grow(self.live[seq])
-        except OutOfBlocks:
-            self.live[seq].output_ids.pop()
-            raise
 
     def commit(self, seq: int, computed: int) -> None:
         pass  # no prefix cache
