@@ -95,7 +95,7 @@ class InsideScheduler:
         raise NotImplementedError
 
     def submit(self, rid: int, tokens: list[int], max_new: int, priority: int = 0) -> None:
-        require_new(rid, self.requests)
+        require_new(rid, self.live)
         require_tokens(tokens)
         if type(max_new) is not int or max_new < 1:
             raise BadInput(f"max_new {max_new!r}: needs an int of 1 or more")

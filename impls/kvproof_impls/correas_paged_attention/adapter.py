@@ -2,7 +2,7 @@
 
 import collections
 
-from kvproof.contract import BadInput, OutOfBlocks
+from kvproof.contract import BadInput, OutOfBlocks, require_sizes
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_folder
 
@@ -17,6 +17,7 @@ class CorreasManager(ByToken):
     full = OutOfBlocks
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool = cache_manager.KVCacheManager(1, num_blocks, block_size, 1, 1, device="cpu")
         self.live = {}
         self.sharers: collections.Counter[int] = collections.Counter()  # it counts no references

@@ -30,10 +30,7 @@ class Engine(scheduler.Scheduler):
     @max_batch_size.setter
     def max_batch_size(self, limit: int) -> None:
         self.limit, self.loop, self.begun, self.model = limit, Loop(), False, self
-        scheduler.time = types.SimpleNamespace(sleep=self.sleep)
-
-    def sleep(self, seconds: float) -> None:
-        self.begun = False
+        scheduler.time = types.SimpleNamespace(sleep=lambda _: setattr(self, "begun", False))
 
 
 class CorreasScheduler(InsideScheduler):
@@ -54,7 +51,7 @@ class CorreasScheduler(InsideScheduler):
     def drop(self, request: Any) -> None:  # it has none: an active one ends with its next token
         if request in self.engine.pending_requests.queue:
             self.engine.pending_requests.queue.remove(request)
-        request.max_new_tokens = 0
+        request.max_new_tokens, request.rid = 0, -1  # its id may come again before it has ended
 
     def ended(self, request: Any) -> bool:
         return request.pos > 0 and request not in self.engine.active_requests

@@ -2,6 +2,7 @@
 
 import torch
 
+from kvproof.contract import require_sizes
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
@@ -16,6 +17,7 @@ class PagedManager(ByToken):
     full = RuntimeError
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         sizes = {"blocks_per_layer": num_blocks, "block_tokens": block_size}
         self.pool = PagedBlockPool(KVShape(1, 1, 1), **sizes, dtype=torch.float64, device="cpu")
         self.cache, self.live = PagedKVCache(self.pool), {}

@@ -5,6 +5,7 @@ import logging
 
 from kvproof_impls.checkout import open_package
 from kvproof_impls.nano_vllm_old.manager import OldNanoManager
+from kvproof_impls.nano_vllm_old.ranks import OldNanoRanks
 from kvproof_impls.nano_vllm_old.scheduler import OldNanoScheduler
 
 _, logger_utils = open_package("minivllm", "config", "utils.logger_utils")
@@ -34,6 +35,10 @@ class Scheduling(OldNanoScheduler):
 
     def free_blocks(self) -> int:
         return self.engine.block_manager.get_num_free_blocks()
+
+
+def make_ranks(pools: tuple[int, ...], block_size: int, network: object) -> OldNanoRanks:
+    return OldNanoRanks(make(min(pools), block_size), len(pools))
 
 
 make_scheduler = Scheduling

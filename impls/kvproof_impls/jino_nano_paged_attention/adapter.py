@@ -1,6 +1,6 @@
 """JINO-ROHIT/nano-paged-attention, read from a checkout: a block manager whose blocks are page objects."""
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_folder
 
 open_folder("")
@@ -11,6 +11,7 @@ class PageManager:
     capabilities = frozenset({"refcount"})
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.manager, self.live = paged_attention.BlockManager(num_blocks, block_size), {}
         self.numbers = {page: number for number, page in enumerate(self.manager.pages)}
         self.block_size = block_size

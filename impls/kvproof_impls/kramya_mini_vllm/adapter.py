@@ -1,62 +1,49 @@
-"""K-RAMYA05/mini-vLLM, read from a checkout: block allocator with prefix cache, and scheduler."""
+"""K-RAMYA05/mini-vLLM as it is by default, without prefix cache; with the swap tier, on real tensors."""
 
-from typing import Any
-
-import torch
-
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
-from kvproof_impls.checkout import open_package
-
-open_package("mini_vllm")
-from mini_vllm.block_manager import BlockTable, KVCache  # noqa: E402
-from mini_vllm.prefix_cache import PrefixCache  # noqa: E402
-
-from kvproof_impls.kramya_mini_vllm.scheduler import make_cached, make_scheduler  # noqa: E402, F401
+from kvproof.contract import OutOfBlocks, Refused
+from kvproof_impls.kramya_mini_vllm.manager import RamyaManager
+from kvproof_impls.kramya_mini_vllm.scheduler import RamyaScheduler
 
 
-class RamyaManager:
-    capabilities = frozenset({"prefix", "defer"})
-    guard = 128  # blake2b of 16 bytes over the whole prefix
+class SwappingManager(RamyaManager):
+    capabilities = frozenset({"defer", "swap", "data"})
 
-    def __init__(self, num_blocks: int, block_size: int, entries: int = 16384) -> None:
-        self.kv = KVCache(1, 1, 1, num_blocks, block_size, torch.float64, "cpu", num_blocks)
-        self.cache, self.live = PrefixCache(self.kv, block_size, entries), dict[int, Any]()
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size, entries=0)
+        self.out: set[int] = set()
 
-    def add(self, seq: int, tokens: list[int]) -> int:
-        require_new(seq, self.live)
-        require_tokens(tokens)
-        blocks, cached = self.cache.lookup(tokens)
-        table = BlockTable(list(blocks))
-        self.grow(table, len(tokens))
-        self.kv.retain_blocks(blocks)
-        self.live[seq] = [table, list(tokens), len(tokens)]
-        return cached
+    def swap_out(self, seq: int) -> None:
+        if not self.kv.can_swap_out(self.live[seq][0]):
+            raise OutOfBlocks("no room in the CPU tier")
+        self.kv.swap_out(self.live[seq][0])
+        self.out.add(seq)
 
-    def grow(self, table: BlockTable, length: int) -> None:
-        missing = self.kv.num_blocks_needed(length) - len(table)
-        if not self.kv.allocator.can_allocate(missing):
-            raise OutOfBlocks(f"no {missing} free blocks")
-        for _ in range(missing):
-            table.append(self.kv.allocator.allocate())
+    def swap_in(self, seq: int) -> None:
+        if not self.kv.can_swap_in(self.live[seq][0]):
+            raise OutOfBlocks("no room to come back")
+        self.kv.swap_in(self.live[seq][0])
+        self.out.discard(seq)
 
     def append(self, seq: int, tokens: list[int]) -> None:
-        require_tokens(tokens)
-        self.grow(self.live[seq][0], self.live[seq][2] + 1)
-        self.live[seq][2] += 1
-
-    def commit(self, seq: int, computed: int) -> None:
-        table, prompt, _ = self.live[seq]
-        if computed >= len(prompt):  # they publish a prompt when all of it is computed, and nothing else
-            self.cache.register(prompt, table.as_list())
+        if seq in self.out:
+            raise Refused(f"sequence {seq} is swapped out")
+        super().append(seq, tokens)
 
     def free(self, seq: int) -> None:
-        self.kv.allocator.free_many(self.live.pop(seq)[0].as_list())
+        if seq in self.out:
+            self.kv.cpu_allocator.free_many(self.live.pop(seq)[0].as_list())
+            self.out.discard(seq)
+        else:
+            super().free(seq)
 
     def table(self, seq: int) -> list[int]:
-        return self.live[seq][0].as_list()
+        return [] if seq in self.out else super().table(seq)
 
-    def free_blocks(self) -> int:
-        return self.kv.allocator.num_free
+    def write(self, block: int, offset: int, x: float) -> None:
+        self.kv.key_cache[0, block, 0, offset, 0] = x
+
+    def read(self, block: int, offset: int) -> float:
+        return float(self.kv.key_cache[0, block, 0, offset, 0])
 
 
-make = RamyaManager
+make, make_scheduler = SwappingManager, RamyaScheduler

@@ -1,4 +1,4 @@
-"""Its scheduler, without chunks, swap tier and prefix cache, as it is by default; and with the cache."""
+"""Its scheduler, without chunks and swap tier, as it is by default."""
 
 import torch
 from mini_vllm.block_manager import KVCache
@@ -22,7 +22,7 @@ class RamyaScheduler:
         self.requests: dict[int, Sequence] = {}
 
     def submit(self, rid: int, tokens: list[int], max_new: int, priority: int = 0) -> None:
-        require_new(rid, self.requests)
+        require_new(rid, [r for r, seq in self.requests.items() if not seq.status.is_finished])
         require_tokens(tokens)
         if type(max_new) is not int or max_new < 1:
             raise BadInput(f"max_new {max_new!r}: needs an int of 1 or more")
@@ -40,8 +40,7 @@ class RamyaScheduler:
         return [(seq.seq_id, lo, seq.seq_len, seq.block_table.as_list()) for seq, lo in rows]
 
     def feed(self, tokens: list[int]) -> list[int]:
-        planned = self.planned.prefill_seqs + self.planned.decode_seqs
-        for seq, token in zip(planned, tokens, strict=True):
+        for seq, token in zip(self.planned.prefill_seqs + self.planned.decode_seqs, tokens, strict=True):
             if not seq.status.is_finished:  # aborted since
                 seq.append_output_token(token)
                 seq.check_stop(None)
@@ -59,10 +58,3 @@ class RamyaScheduler:
 
     def free_blocks(self) -> int:
         return self.engine.kv_cache.allocator.num_free
-
-
-class Cached(RamyaScheduler):
-    cached = True
-
-
-make_scheduler, make_cached = RamyaScheduler, Cached

@@ -1,18 +1,19 @@
 """Leul-Negash/paged-attention-from-scratch, read from a checkout: its copy-on-write allocator."""
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+import copy
+
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
 open_package("paged_attention", "mock_llm")
 from paged_attention.cow import CoWAllocator, Sequence  # noqa: E402
-
-from kvproof_impls.leul_paged_attention.prefix import make_prefix  # noqa: E402, F401
 
 
 class LeulManager:
     capabilities = frozenset({"fork", "refcount", "data"})
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool, self.live = CoWAllocator(num_blocks, block_size), dict[int, Sequence]()
 
     def add(self, seq: int, tokens: list[int]) -> int:
@@ -36,9 +37,9 @@ class LeulManager:
 
     def fork(self, parent: int, child: int) -> None:  # theirs lays a prompt and shares it in one call
         require_new(child, self.live)
-        shared, self.live[child] = self.live[parent], Sequence(child)
-        self.live[child].page_table, self.live[child].length = list(shared.page_table), shared.length
-        for block in shared.page_table:
+        self.live[child] = copy.copy(self.live[parent])
+        self.live[child].page_table = list(self.live[parent].page_table)
+        for block in self.live[child].page_table:
             self.pool.blocks[block].ref_count += 1
 
     def free(self, seq: int) -> None:

@@ -3,7 +3,7 @@
 import types
 from typing import Any
 
-from kvproof.contract import BadInput, OutOfBlocks, UnknownSequence
+from kvproof.contract import BadInput, OutOfBlocks, require_sizes
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
@@ -17,6 +17,7 @@ class LabManager(ByToken):
     full = RuntimeError
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool = BlockAllocator(num_blocks)
         self.manager, self.live = BlockManager(block_size, self.pool), {}
 
@@ -39,9 +40,7 @@ class LabManager(ByToken):
         self.live.pop(seq, None)
 
     def table(self, seq: int) -> list[int]:
-        if seq not in self.live:
-            raise UnknownSequence(f"no sequence {seq}")  # they answer []
-        return self.manager.get_block_table(seq)
+        return self.manager.get_block_table(self.live[seq].seq_id)  # which answers [] for an unknown one
 
     def free_blocks(self) -> int:
         return self.pool.num_free_blocks

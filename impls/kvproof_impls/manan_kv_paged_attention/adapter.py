@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvproof.contract import OutOfBlocks
+from kvproof.contract import OutOfBlocks, require_sizes
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
@@ -17,6 +17,7 @@ class MananManager(ByToken):  # its prefix cache is a dict that the caller fills
     full = OutOfBlocks
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool, self.live = page_pool.PagePool(num_blocks, block_size, 1, 1, 1, "cpu"), {}
         self.pages = {page.page_id: page for page in self.pool.free_pages}
 

@@ -2,6 +2,7 @@
 
 from kvproof_impls.checkout import open_package
 from kvproof_impls.nano_vllm_old.manager import OldNanoManager
+from kvproof_impls.nano_vllm_old.ranks import OldNanoRanks
 from kvproof_impls.nano_vllm_old.scheduler import OldNanoScheduler
 
 (config,) = open_package("nanovllm", "config")
@@ -22,6 +23,10 @@ class Scheduling(OldNanoScheduler):
     def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> None:
         config.block_size = block_size
         super().__init__(num_blocks, block_size, max_seqs, max_tokens)
+
+
+def make_ranks(pools: tuple[int, ...], block_size: int, network: object) -> OldNanoRanks:
+    return OldNanoRanks(make(min(pools), block_size), len(pools))
 
 
 make_scheduler = Scheduling

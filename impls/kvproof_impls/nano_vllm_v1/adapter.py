@@ -1,6 +1,6 @@
 """tang-jiapeng/nano-vllm-v1: chunks of prompts and decodes in one step, blocks by the chunk."""
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 from kvproof_impls.nano_vllm_v1.scheduler import NanoV1Scheduler
 
@@ -16,6 +16,7 @@ class NanoV1Manager:
     guard = 64  # it compares the block's own tokens; what comes before them is told by a 64-bit hash
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         Sequence.block_size = block_size  # one for the whole process
         self.manager, self.live = BlockManager(num_blocks, block_size), {}
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
 open_package("core")
@@ -15,6 +15,7 @@ class UberManager:
     guard = 64  # Python's hash of the block's own tokens, which are not compared
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool = BlockAllocator(num_blocks, block_size)
         self.manager, self.lengths = BlockSpaceManager(self.pool), dict[int, int]()
 
@@ -55,7 +56,7 @@ class UberManager:
         return [block.block_num for block in self.manager.block_tables[seq]]
 
     def free_blocks(self) -> int:
-        idle = {b.block_num for b in self.manager.cached_blocks.values() if not b.ref_count}
+        idle = [block for block in self.manager.cached_blocks.values() if not block.ref_count]
         return self.pool.get_num_free_blocks() + len(idle)
 
 

@@ -1,10 +1,8 @@
 """VARUN3WARE/Paged-Attention, read from a checkout: forkable caches, a block allocator, real tensors."""
 
-import functools
-
 import torch
 
-from kvproof.contract import OutOfBlocks, require_new
+from kvproof.contract import OutOfBlocks, require_new, require_sizes
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
@@ -17,14 +15,15 @@ class VarunManager(ByToken):
     capabilities = frozenset({"fork", "multi", "refcount", "blocks", "data"})
     full = OutOfMemoryError
 
-    def __init__(self, num_blocks: int, block_size: int, grow: str = "append_token_kv") -> None:
-        self.pool, self.grows, self.live = BlockAllocator(num_blocks, block_size, 1), grow, {}
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
+        self.pool, self.live = BlockAllocator(num_blocks, block_size, 1), {}
 
     def start(self, seq: int, tokens: list[int]) -> PagedKVCache:
         return PagedKVCache(self.pool.block_size, 1, self.pool, seq)
 
-    def grow(self, cache: PagedKVCache, token: int) -> None:
-        getattr(cache, self.grows)(torch.zeros(1), torch.zeros(1))
+    def grow(self, cache: PagedKVCache, token: int) -> None:  # as its batches do
+        cache.append_token_kv(torch.zeros(1), torch.zeros(1))
 
     def fork(self, parent: int, child: int) -> None:
         require_new(child, self.live)
@@ -62,6 +61,3 @@ class VarunManager(ByToken):
 
 
 make = VarunManager
-"""Grows as its batches do."""
-make_beam = functools.partial(VarunManager, grow="cow_append")
-"""Grows as its beam search does."""

@@ -4,6 +4,7 @@ import types
 
 import torch
 
+from kvproof.contract import require_sizes
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import open_package
 
@@ -18,6 +19,7 @@ class VineetManager(ByToken):  # its prefix cache copies KV and shares no block
     full = RuntimeError
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool, self.live = BlockAllocator(MODEL, num_blocks, block_size), {}
 
     def start(self, seq: int, tokens: list[int]) -> PagedKVCache:

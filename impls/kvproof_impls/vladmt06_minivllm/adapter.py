@@ -1,6 +1,6 @@
 """vladmt06/minivllm, read from a checkout: its block allocator, and its scheduler."""
 
-from kvproof.contract import OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
 open_package("minivllm")
@@ -15,6 +15,7 @@ class VladManager:
     capabilities = frozenset({"refcount", "selfcheck"})
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool, self.block_size, self.live = BlockAllocator(num_blocks), block_size, {}
 
     def _take(self, request: Sequence, length: int) -> None:

@@ -19,7 +19,7 @@ class VladScheduler:
         self.engine, self.requests = Scheduler(cache, limits, num_blocks), dict[int, Sequence]()
 
     def submit(self, rid: int, tokens: list[int], max_new: int, priority: int = 0) -> None:
-        require_new(rid, self.requests)
+        require_new(rid, [r for r, seq in self.requests.items() if not seq.is_finished])
         require_tokens(tokens)
         if type(max_new) is not int or max_new < 1:
             raise BadInput(f"max_new {max_new!r}: needs an int of 1 or more")

@@ -1,8 +1,10 @@
-"""Its prefix allocator, which admits whole blocks and neither grows nor frees."""
+"""Leul-Negash/paged-attention-from-scratch: its prefix allocator: whole blocks, none freed."""
 
-from paged_attention.prefix_cache import PrefixCachingAllocator
+from kvproof.contract import OutOfBlocks, Refused, require_new, require_sizes, require_tokens
+from kvproof_impls.checkout import open_package
 
-from kvproof.contract import OutOfBlocks, Refused, require_new, require_tokens
+open_package("paged_attention")
+from paged_attention.prefix_cache import PrefixCachingAllocator  # noqa: E402
 
 
 class PrefixManager:
@@ -10,6 +12,7 @@ class PrefixManager:
     guard = 128  # blake2b of 16 bytes over the block's own tokens, which are not compared
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
+        require_sizes(num_blocks, block_size)
         self.pool, self.live = PrefixCachingAllocator(num_blocks, block_size), dict[int, list[int]]()
 
     def add(self, seq: int, tokens: list[int]) -> int:
@@ -42,4 +45,4 @@ class PrefixManager:
         return len(self.pool.free)
 
 
-make_prefix = PrefixManager
+make = PrefixManager
