@@ -40,8 +40,7 @@ class PavanScheduler(InsideScheduler):
     policy = types.MappingProxyType({"order": "fcfs", "overtake": 0})
 
     def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> None:
-        if max_tokens < num_blocks * block_size:
-            raise Refused(f"max_tokens {max_tokens}: it has no token budget, its pool alone bounds a step")
+        self.most = max_tokens  # it has no such budget, and computes a prompt in one call
         loop, place = Loop(), types.SimpleNamespace(device="cpu", dtype=None)
         loop.config = types.SimpleNamespace(max_position_embeddings=2**31)
         loop.parameters = lambda: iter([place])
@@ -50,6 +49,8 @@ class PavanScheduler(InsideScheduler):
         self.engine, engine.victims = engine, self.victims
 
     def request(self, rid: int, tokens: list[int], max_new: int) -> scheduler.Request:
+        if len(tokens) + max_new - 1 > self.most:
+            raise Refused(f"more than {self.most} positions")
         request = scheduler.Request(rid, tokens, max_new, temperature=1.0)
         self.engine.add_request(request)
         return request

@@ -31,11 +31,12 @@ class VladScheduler:
         return self.engine.has_unfinished()
 
     def plan(self) -> list[tuple[int, int, int, list[int]]]:
-        self.planned = self.engine.schedule()
-        return [(s.seq_id, s.num_computed, s.num_tokens, s.block_table) for s in self.planned.scheduled]
+        plan = self.engine.schedule()
+        self.planned, self.victims = list(plan.scheduled), [seq.seq_id for seq in plan.preempted]
+        return [(s.seq_id, s.num_computed, s.num_tokens, s.block_table) for s in self.planned]
 
     def feed(self, tokens: list[int]) -> list[int]:
-        for seq, token in zip(self.planned.scheduled, tokens, strict=True):
+        for seq, token in zip(self.planned, tokens, strict=True):
             if not seq.is_finished:  # aborted since
                 seq.num_computed = seq.num_tokens
                 seq.append_token(token)
@@ -46,8 +47,8 @@ class VladScheduler:
         self.engine.abort(rid)
 
     def preempted(self) -> list[int]:
-        victims, self.planned.preempted = self.planned.preempted, []
-        return [seq.seq_id for seq in victims]
+        victims, self.victims = self.victims, []
+        return victims
 
     def output(self, rid: int) -> list[int]:
         return self.requests[rid].output_ids
