@@ -54,7 +54,8 @@ def _folder(*parts: str) -> Path:
         raise ImportError(f"no checkout is named: give its folder with --checkout DIR, or set {VARIABLE}")
     path = Path(checkout, *parts)
     if not path.is_dir():
-        raise ImportError(f"{checkout} is not the checkout that is needed: there is no folder {path}")
+        what = ".".join(filter(None, parts))
+        raise ImportError(f"{checkout} is no checkout that holds {what}: there is no folder {path}")
     return path
 
 
