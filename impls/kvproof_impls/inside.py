@@ -117,7 +117,7 @@ class InsideScheduler:
         fed = iter(tokens)  # who was aborted before the plan has a row in the engine's call, and no token
         answer = [next(fed) if row in self.planned else 0 for row in self.asked]
         self.ahead = self.loop.go_on(answer) if self.asked else []
-        ended = [rid for rid in self.live if self.ended(self.requests[rid])]
+        ended = [rid for rid, *_ in self.planned if rid in self.live and self.ended(self.requests[rid])]
         self.live.difference_update(ended)
         return ended
 

@@ -56,10 +56,11 @@ class PavanScheduler(InsideScheduler):
         return request
 
     def drop(self, request: scheduler.Request) -> None:
-        self.engine.abort_request(request.request_id)
+        if not self.engine.abort_request(request.request_id):  # its prompt is computed at this moment
+            request.max_new_tokens = 0
 
     def ended(self, request: scheduler.Request) -> bool:
-        return request.state is scheduler.RequestState.FINISHED
+        return request.is_done
 
     def output(self, rid: int) -> list[int]:
         return self.requests[rid].generated_ids
