@@ -15,6 +15,7 @@ from kvproof.contract.errors import (
     Refused,
     UnknownSequence,
     require_new,
+    require_sizes,
     require_tokens,
 )
 from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits, wrong_limits
@@ -56,6 +57,7 @@ __all__ = [
     "SchedulerOptions",
     "UnknownSequence",
     "require_new",
+    "require_sizes",
     "require_tokens",
     "wrong_limits",
     "wrong_policy",

@@ -36,6 +36,17 @@ class BadSlots(ContractError):
     """
 
 
+def require_sizes(num_blocks: object, block_size: object) -> None:
+    """For adapters: a pool of these sizes may be made.
+
+    Raises:
+        BadInput: one of them is no int of 1 or more.
+    """
+    for name, size in (("num_blocks", num_blocks), ("block_size", block_size)):
+        if type(size) is not int or size < 1:
+            raise BadInput(f"{name} {size!r}: needs an int of 1 or more")
+
+
 def require_new(seq: object, live: Container[object]) -> None:
     """For adapters: `seq` may be added.
 

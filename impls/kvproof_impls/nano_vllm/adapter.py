@@ -1,12 +1,13 @@
-"""GeeeekExplorer/nano-vllm, read from a checkout: its block manager. Its scheduler is in scheduler.py."""
+"""GeeeekExplorer/nano-vllm, read from a checkout: its block manager and its scheduler."""
 
 from kvproof.contract import OutOfBlocks, Refused, require_new, require_tokens
 from kvproof_impls.checkout import open_package
+from kvproof_impls.nano_vllm.scheduler import NanoScheduler
 
 open_package("nanovllm", "config")
 from nanovllm.engine.block_manager import BlockManager, Sequence  # noqa: E402
-
-from kvproof_impls.nano_vllm.scheduler import make_scheduler  # noqa: E402, F401
+from nanovllm.engine.scheduler import Scheduler  # noqa: E402
+from nanovllm.sampling_params import SamplingParams  # noqa: E402
 
 
 class NanoManager:
@@ -52,4 +53,8 @@ class NanoManager:
         return len(self.manager.free_block_ids)
 
 
-make = NanoManager
+class Scheduling(NanoScheduler):
+    scheduler, sequence, params = Scheduler, Sequence, SamplingParams
+
+
+make, make_scheduler = NanoManager, Scheduling

@@ -1,10 +1,7 @@
-"""The scheduler of nano-vllm, and of forks that kept its shape: the adapter has opened the checkout."""
+"""The scheduler of nano-vllm, and of forks that kept its shape: what the adapters to them share."""
 
 import types
-
-from nanovllm.engine.scheduler import Scheduler
-from nanovllm.engine.sequence import Sequence
-from nanovllm.sampling_params import SamplingParams
+from typing import Any
 
 from kvproof.contract import BadInput, Refused, require_new, require_tokens
 
@@ -13,18 +10,23 @@ class NanoScheduler:
     capabilities = frozenset({"prefix", "output", "chunked"})
     policy = types.MappingProxyType({"order": "fcfs", "overtake": 0})
     smallest = 2  # they take a block when len % size == 1
+    scheduler: Any
+    """What makes their Scheduler of a config."""
+    sequence: Any
+    params: Any
+    """Their Sequence and SamplingParams."""
 
     def __init__(self, num_blocks: int, block_size: int, max_seqs: int, max_tokens: int) -> None:
         if block_size < self.smallest:
             raise Refused(f"block size {block_size} is not served: needs {self.smallest} or more")
-        Sequence.block_size = block_size  # theirs is one for the whole process
+        self.sequence.block_size = block_size  # theirs is one for the whole process
         config = types.SimpleNamespace(max_num_seqs=max_seqs, max_num_batched_tokens=max_tokens, eos=-1)
         config.num_kvcache_blocks, config.kvcache_block_size = num_blocks, block_size
         config.block_size, config.max_model_len, config.chunked_prefill = block_size, 2**31, True
-        self.engine = Scheduler(config)
+        self.engine = self.scheduler(config)
         self.engine.preempt = self._preempt  # the one place where a preemption can be seen
-        self.live: dict[int, Sequence] = {}
-        self.planned: list[Sequence] = []
+        self.live: dict[int, Any] = {}
+        self.planned: list[Any] = []
         self.victims: list[int] = []
         self.outputs: dict[int, list[int]] = {}
 
@@ -33,7 +35,7 @@ class NanoScheduler:
         require_tokens(tokens)
         if type(max_new) is not int or max_new < 1:
             raise BadInput(f"max_new {max_new!r}: needs an int of 1 or more")
-        self.live[rid] = Sequence(tokens, SamplingParams(max_tokens=max_new, ignore_eos=True))
+        self.live[rid] = self.sequence(tokens, self.params(max_tokens=max_new, ignore_eos=True))
         self.live[rid].rid = rid
         self.engine.add(self.live[rid])
 
@@ -44,11 +46,11 @@ class NanoScheduler:
         self.planned = self.schedule() if self.has_work() else []
         return [(seq.rid, *self.range(seq), seq.block_table) for seq in self.planned]
 
-    def schedule(self) -> list[Sequence]:
+    def schedule(self) -> list[Any]:
         sequences, self.prefill = self.engine.schedule()
         return sequences
 
-    def range(self, seq: Sequence) -> tuple[int, int]:
+    def range(self, seq: Any) -> tuple[int, int]:
         return seq.num_cached_tokens, seq.num_cached_tokens + seq.num_scheduled_tokens
 
     def feed(self, tokens: list[int]) -> list[int]:
@@ -60,7 +62,7 @@ class NanoScheduler:
             self.outputs[rid] = self.live.pop(rid).completion_token_ids
         return finished
 
-    def postprocess(self, sequences: list[Sequence], tokens: list[int]) -> None:
+    def postprocess(self, sequences: list[Any], tokens: list[int]) -> None:
         self.engine.postprocess(sequences, tokens, self.prefill)
 
     def abort(self, rid: int) -> None:  # they have none; this is what they do when a request ends
@@ -71,9 +73,9 @@ class NanoScheduler:
         if seq is not None:
             self.engine.block_manager.deallocate(seq)
 
-    def _preempt(self, seq: Sequence) -> None:
+    def _preempt(self, seq: Any) -> None:
         self.victims.append(seq.rid)
-        Scheduler.preempt(self.engine, seq)
+        type(self.engine).preempt(self.engine, seq)
 
     def preempted(self) -> list[int]:
         victims, self.victims = self.victims, []
@@ -84,6 +86,3 @@ class NanoScheduler:
 
     def free_blocks(self) -> int:
         return len(self.engine.block_manager.free_block_ids)
-
-
-make_scheduler = NanoScheduler

@@ -1,0 +1,1 @@
+"""Adapter to h3lio5/mini-vllm."""

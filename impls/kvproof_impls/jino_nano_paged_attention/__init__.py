@@ -1,0 +1,1 @@
+"""Adapter to JINO-ROHIT/nano-paged-attention."""

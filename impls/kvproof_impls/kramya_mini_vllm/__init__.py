@@ -1,0 +1,1 @@
+"""Adapter to K-RAMYA05/mini-vLLM."""

@@ -1,0 +1,1 @@
+"""Adapter to Leul-Negash/paged-attention-from-scratch."""

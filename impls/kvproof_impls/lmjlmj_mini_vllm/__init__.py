@@ -1,0 +1,1 @@
+"""Adapter to lmjlmj1234/mini-vllm-continuous-batching-lab."""

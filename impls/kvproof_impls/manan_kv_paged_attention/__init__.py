@@ -1,0 +1,1 @@
+"""Adapter to manankapoor23/KV-Paged-Attention."""

@@ -1,0 +1,1 @@
+"""Adapter to pavanbobba09/mini-vllm."""

@@ -1,0 +1,1 @@
+"""Adapter to VARUN3WARE/Paged-Attention."""

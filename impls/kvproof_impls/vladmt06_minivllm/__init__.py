@@ -1,0 +1,1 @@
+"""Adapter to vladmt06/minivllm."""
