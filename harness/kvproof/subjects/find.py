@@ -7,6 +7,7 @@ The factory is `make` unless named.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -130,12 +131,20 @@ def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementati
         factory_name=factory,
         name=name if factory == "make" else f"{name}:{factory}",
         summary=facts.get("summary", ""),
-        version=facts.get("version", ""),
+        version=_version(facts),
         requires={m: install.format(m) for m in facts.get("requires", [])},
         checkout=facts.get("checkout", ""),
         programs=tuple(facts.get("programs", ())),
         device=facts.get("device", ""),
     )
+
+
+def _version(facts: dict[str, Any]) -> str:
+    """That of the installed distribution that impl.toml names; of others the one that it states."""
+    try:
+        return importlib.metadata.version(facts["distribution"])
+    except (KeyError, importlib.metadata.PackageNotFoundError):
+        return str(facts.get("version", ""))
 
 
 def installed() -> list[Implementation]:
