@@ -12,6 +12,7 @@ from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
 
 DECODE = UpdateTokenMode.DECODE
 LONG = 1 << 30
+PARAMS = SamplingParam(max_new_tokens=LONG)
 
 
 def engine(num_blocks: int, block_size: int, caching: bool, max_seqs: int = LONG, max_tokens: int = LONG):

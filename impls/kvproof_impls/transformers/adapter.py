@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import types
 
-import torch
 from transformers import LlamaConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cache import PagedAttentionCache, PagedAttentionMemoryHandler
