@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_tokens
 
 package = importlib.util.find_spec("kvstream")
 for name in ("kvstream", "kvstream.memory"):
@@ -53,12 +53,14 @@ class Manager:
 
     def append(self, seq, tokens):
         require_tokens(tokens)
-        if seq in self.live:
-            try:
-                self.manager.append_slot(str(seq))
-            except MemoryError as error:
-                raise OutOfBlocks(str(error)) from error
-        self.live[seq] += tokens
+        known = self.live[seq]
+        if seq in self.out:
+            raise Refused(f"{seq} is swapped out")
+        try:
+            self.manager.append_slot(str(seq))
+        except MemoryError as error:
+            raise OutOfBlocks(str(error)) from error
+        known += tokens
 
     def commit(self, seq, computed):
         if self.caching:
