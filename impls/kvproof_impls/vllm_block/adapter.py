@@ -17,11 +17,11 @@ from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, requir
 if "vllm" not in sys.modules:
     sys.modules["vllm"] = package = ModuleType("vllm")
     package.__path__ = list(importlib.util.find_spec("vllm_block").submodule_search_locations)
-from vllm.core.block_manager import SelfAttnBlockSpaceManager  # noqa: E402
-from vllm.core.interfaces import AllocStatus  # noqa: E402
-from vllm.inputs import token_inputs  # noqa: E402
-from vllm.sampling_params import SamplingParams  # noqa: E402
-from vllm.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus  # noqa: E402
+from vllm.core.block_manager import SelfAttnBlockSpaceManager
+from vllm.core.interfaces import AllocStatus
+from vllm.inputs import token_inputs
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
 
 PARAMS = SamplingParams(max_tokens=1 << 30)
 
@@ -90,7 +90,7 @@ class Manager:
         return self.manager.get_num_free_gpu_blocks()
 
     def fork(self, parent, child):
-        group, sequence = self.live[parent]
+        _, sequence = self.live[parent]
         require_new(child, self.live)
         self.serial += 1
         forked = sequence.fork(self.serial)
