@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nox
@@ -135,6 +136,37 @@ def kernels(session: nox.Session) -> None:
     session.run("python", "-m", "kvproof_kernels", "gates", *session.posargs)
     session.run("python", "-m", "kvproof_kernels", "nvcc")
     session.run("pytest", "-q", *KERNEL_TESTS)
+
+
+@nox.session(venv_backend="none", default=False)
+def thirdparty(session: nox.Session) -> None:
+    """Judge and measure a third party in an environment of its own: nox -s thirdparty -- vllm
+
+    Its impl.toml says what pip installs, each line by itself. What stands behind its name goes to both
+    commands: `--checkout PATH` for one that has no package. Findings fail nothing here.
+    """
+    known = {
+        path.parent.name: facts
+        for path in sorted(Path("impls/kvproof_impls").glob("*/impl.toml"))
+        if "environment" in (facts := tomllib.loads(path.read_text(encoding="utf-8")))
+    }
+    name, *options = session.posargs or [""]
+    if name not in known:
+        session.error(f"no third party {name!r}: name one of {', '.join(known)}")
+    place = session.cache_dir.parent / f"thirdparty-{name}"
+    scripts = place / ("Scripts" if os.name == "nt" else "bin")
+    pip = [str(scripts / "python"), "-m", "pip", "install", "-c", CONSTRAINTS]
+    said, stamp = repr(known[name]["environment"]), place / "installed"
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != said:
+        session.run_install(sys.executable, "-m", "virtualenv", "--clear", str(place), silent=True)
+        for line in [["-e", "."], *known[name]["environment"]]:
+            session.run_install(*pip, *line)
+        stamp.write_text(said, encoding="utf-8")
+    kvproof = str(scripts / "kvproof")
+    for profile in known[name].get("profiles", ["manager"]):
+        judge = [kvproof, "conformance", "--impl", name, "--profile", profile, *options]
+        session.run(*judge, success_codes=[0, 1])
+    session.run(kvproof, "bench", "--impl", "reference", "--impl", name, *options)
 
 
 @nox.session(default=False)

@@ -20,6 +20,8 @@ from pathlib import Path
 from kvproof.records import SHORTEST, Result, Verdict
 
 FIELDS = ("requirement", "reason", "case", "expires")
+FAILED = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.TIMEOUT})
+"""A defect may show as an exception or as a hang."""
 
 
 class LedgerError(ValueError):
@@ -110,8 +112,8 @@ def _near(name: str, names: Collection[str]) -> str:
 
 
 def settle(result: Result, known: Iterable[Known]) -> Result:
-    """FAIL becomes XFAIL where the ledger has it; an entry that has expired says so instead."""
-    covering = [entry for entry in known if entry.covers(result)] if result.verdict is Verdict.FAIL else []
+    """A failure becomes XFAIL where the ledger has it; an entry that has expired says so instead."""
+    covering = [entry for entry in known if entry.covers(result)] if result.verdict in FAILED else []
     for entry in covering:
         if not entry.expired:
             return result.model_copy(update={"verdict": Verdict.XFAIL, "reason": entry.reason})
@@ -128,7 +130,7 @@ def stale(results: Iterable[Result], known: Iterable[Known]) -> list[Result]:
     for entry in known:
         # What could not run here, or broke off, says nothing about the failure.
         judged = {r.verdict for r in seen if entry.covers(r)}
-        if Verdict.PASS in judged and not judged & {Verdict.XFAIL, Verdict.FAIL}:
+        if Verdict.PASS in judged and not judged & {Verdict.XFAIL, *FAILED}:
             out.append(
                 Result(
                     case=entry.case or "known.toml",

@@ -228,11 +228,12 @@ class _Operation:
 
     def _hits(self, step: dict[str, Any]) -> Iterator[Finding]:
         """SCHED-003: who starts, starts at its hit. (The last token is computed in any case.)"""
+        now = {row[0]: row[3] for row in step["rows"]}
         for rid, lo, _, table in step["rows"]:
             request = self.model.requests.get(rid)
             if request is None or request.state not in WAITING:
                 continue
-            hit = min(self.model.shared(table), len(request.tokens) - 1)
+            hit = min(self.model.shared(table, now), len(request.tokens) - 1)
             if lo < hit:
                 text = f"{rid} starts at {hit} or later: blocks up to there are computed, and read by others"
                 yield self.finding("SCHED-003", text, _plan(step))

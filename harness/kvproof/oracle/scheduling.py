@@ -120,12 +120,15 @@ class SchedulerModel:
         """Its prompt alone is too much."""
         return self.facts.never_fit(request.prompt)
 
-    def shared(self, table: Sequence[int]) -> int:
-        """Leading positions of a table whose full blocks a running request has computed and holds."""
+    def shared(self, table: Sequence[int], now: Mapping[int, Sequence[int]]) -> int:
+        """Leading positions of a table whose full blocks a running request has computed and holds.
+
+        now: the tables of this plan, which replace the last ones seen: equal blocks may have been merged.
+        """
         size, most = self.facts.block_size, 0
         for other in self.requests.values():
             full = other.computed // size if other.state == "running" else 0
-            pairs = zip(table, other.table[:full], strict=False)
+            pairs = zip(table, now.get(other.rid, other.table)[:full], strict=False)
             most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) * size)
         return most
 

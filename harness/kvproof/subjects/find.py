@@ -164,12 +164,20 @@ def _facts(path: Path) -> dict[str, Any]:
     install = facts.get("install", "pip install {}")
     return {
         "summary": facts.get("summary", ""),
-        "version": str(facts.get("version", "")),
+        "version": _version(facts),
         "requires": {m: install.format(m) for m in facts.get("requires", [])},
         "checkout": facts.get("checkout", ""),
         "programs": tuple(facts.get("programs", ())),
         "device": facts.get("device", ""),
     }
+
+
+def _version(facts: dict[str, Any]) -> str:
+    """That of the installed distribution that impl.toml names; of others the one that it states."""
+    try:
+        return importlib.metadata.version(facts["distribution"])
+    except (KeyError, importlib.metadata.PackageNotFoundError):
+        return str(facts.get("version", ""))
 
 
 def _declared() -> dict[str, importlib.metadata.EntryPoint]:

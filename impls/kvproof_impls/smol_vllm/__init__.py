@@ -1,0 +1,1 @@
+"""Adapter to smol-vllm."""

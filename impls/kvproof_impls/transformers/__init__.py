@@ -1,0 +1,1 @@
+"""Adapter to continuous batching in Hugging Face transformers."""

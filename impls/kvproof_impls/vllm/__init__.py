@@ -1,0 +1,1 @@
+"""Adapter to vLLM V1."""

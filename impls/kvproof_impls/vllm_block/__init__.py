@@ -1,0 +1,1 @@
+"""Adapter to vLLM V0 as packed by vllm-block."""
