@@ -20,7 +20,7 @@ from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink, shrink_kernel
 from kvproof.oracle.model import Facts
 from kvproof.oracle.scheduling import SchedulerFacts
-from kvproof.records import SHORTEST, Case, Finding, Judged, Result, Verdict
+from kvproof.records import SHORTEST, Case, Finding, Judged, Observation, Result, Verdict
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
@@ -36,6 +36,8 @@ RANDOM = {
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
+MOST_DRAWN = 40
+"""Operations of the longest history whose observations go into the results."""
 MOST_HANGS = 10
 """A subject that hangs so often, or a kernel that crashes so often, is given up: each time takes long."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
@@ -301,9 +303,9 @@ class Session:
             case, small = min(
                 ((c, self._shrunk(c, requirement)) for c in candidates), key=lambda pair: len(pair[1].history)
             )
-            finding = self._shows(small, requirement)
+            seen, finding = self._seen(small, requirement)
             if finding is None:  # it does not fail every time
-                small, finding = case, self._shows(case, requirement)
+                small, (seen, finding) = case, self._seen(case, requirement)
             if finding is None:
                 continue
             small = small.model_copy(
@@ -320,6 +322,8 @@ class Session:
                 num_blocks=small.num_blocks,
                 block_size=small.block_size,
                 step=finding.step,
+                observed=_drawn(small, seen),
+                slot=finding.slot,
                 **self._saved(small, requirement),
             )
         for requirement, (case, result) in sorted(self.lost.items()):
@@ -341,15 +345,26 @@ class Session:
 
     def _shrunk(self, case: Case, requirement: str) -> Case:
         def shows(c: Case) -> bool:
-            return self._shows(c, requirement) is not None
+            return self._seen(c, requirement)[1] is not None
 
         return (
             shrink(case, shows, budget=250) if case.kernel is None else shrink_kernel(case, shows, budget=40)
         )
 
-    def _shows(self, case: Case, requirement: str) -> Finding | None:
-        _, findings = self.run(case)
-        return next((f for f in findings if f.requirement == requirement), None)
+    def _seen(self, case: Case, requirement: str) -> tuple[tuple[Observation, ...], Finding | None]:
+        """What is observed in a run of the case, and the first finding of the requirement."""
+        outcome, findings = self.run(case)
+        return outcome.observations, next((f for f in findings if f.requirement == requirement), None)
+
+
+def _drawn(case: Case, seen: tuple[Observation, ...]) -> tuple[Observation, ...]:
+    """What a report draws of a short history: tables, references and writes; nothing of kernels and ranks."""
+    if case.profile not in ("manager", "scheduler") or len(case.history) > MOST_DRAWN:
+        return ()
+    plain = [
+        s if isinstance(s.value, int | str | None) else s.model_copy(update={"value": None}) for s in seen
+    ]
+    return tuple(s.model_copy(update={"reads": {}, "selfcheck": ()}) for s in plain[: len(case.history)])
 
 
 def _plainly(refusal: str) -> str:
