@@ -26,7 +26,7 @@ from kvproof.selftest.inprocess import InProcess
 from kvproof.selftest.kill_kernels import killers_of
 
 FAULTY = "kvproof_impls.faulty.adapter"
-CALL_LIMIT = 1.0
+CALL_LIMIT = 0.3
 """CPU seconds of a call: a planted fault that hangs is soon given up."""
 LONG = 300
 """Operations: a case of so many, half the work of all, is for those that the others leave alive."""
