@@ -24,6 +24,7 @@ CONSTRAINTS = "constraints.txt"
 TORCH_PINS = "# torch and what it alone brings"  # the last part of the file begins so
 WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
 KERNEL_TESTS = [f"harness/kvproof/selftest/test_{name}.py" for name in ("gates", "driver")]
+SIDE_BY_SIDE = ["-n", "logical", "--maxprocesses", "8", "--dist", "loadgroup"]
 NATIVE = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".inl"}
 
 
@@ -101,7 +102,8 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
     """Does the harness catch what it must? Its own tests: nox -s tests -- -k kill"""
-    _run(session, "environment", "pytest", *session.posargs)
+    chosen = any(a.startswith(("-n", "--numprocesses", "--dist", "--pdb")) for a in session.posargs)
+    _run(session, "environment", "pytest", *([] if chosen else SIDE_BY_SIDE), *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["tools"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kvproof.checks import answers, contents, keys, pool, sharing, tables, values
+from kvproof.checks.first import first_of_each
 from kvproof.checks.step import START, Step
 from kvproof.oracle.model import Facts, Model
 from kvproof.records import Case, Finding, Observation
@@ -44,12 +45,11 @@ CHECKS: tuple[Check, ...] = (
 
 
 def judge(case: Case, facts: Facts, observations: Sequence[Observation]) -> list[Finding]:
-    """Findings in order of step, one a requirement, judged as if all others were muted.
+    """Findings in order of step, one a requirement, judged as if all others were muted."""
+    return first_of_each(case, _findings(case, Model(facts), observations))
 
-    A finding of a requirement that the case `stands_for` counts against the case's aims as well.
-    """
-    model = Model(facts)
-    first: dict[str, Finding] = {}
+
+def _findings(case: Case, model: Model, observations: Sequence[Observation]) -> Iterator[Finding]:
     before = START
     for index, seen in enumerate(observations):
         if seen.outcome == "error":
@@ -60,13 +60,6 @@ def judge(case: Case, facts: Facts, observations: Sequence[Observation]) -> list
         model.apply(op, seen)
         step = Step(case, index, op, seen, before, was, was_raw, model)
         for check in CHECKS:
-            for finding in check(step):
-                first.setdefault(finding.requirement, finding)
+            yield from check(step)
         before = seen
-    for finding in keys.compare(case, observations):
-        first.setdefault(finding.requirement, finding)
-    for finding in sorted(first.values(), key=lambda f: f.step):
-        if finding.requirement in case.stands_for:
-            for aim in case.aim:
-                first.setdefault(aim, finding.model_copy(update={"requirement": aim}))
-    return sorted(first.values(), key=lambda f: (f.step, f.requirement))
+    yield from keys.compare(case, observations)

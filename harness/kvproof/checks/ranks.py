@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvproof.checks.first import first_of_each
 from kvproof.histories.play import chain
 from kvproof.oracle.ranks import RankModel, State, structure
 from kvproof.records import Case, Finding, Observation
@@ -17,17 +18,9 @@ SLACK = 32
 
 def judge_ranks(case: Case, observations: Sequence[Observation]) -> list[Finding]:
     """Findings in order of operation, the first of each requirement."""
-    first: dict[str, Finding] = {}
-    model = RankModel(case.pools, case.block_size)
-    judging = _Group(case, model)
-    for index, seen in enumerate(observations):
-        for finding in judging.findings(index, seen):
-            first.setdefault(finding.requirement, finding)
-    for finding in sorted(first.values(), key=lambda f: f.step):
-        if finding.requirement in case.stands_for:
-            for aim in case.aim:
-                first.setdefault(aim, finding.model_copy(update={"requirement": aim}))
-    return sorted(first.values(), key=lambda f: (f.step, f.requirement))
+    judging = _Group(case, RankModel(case.pools, case.block_size))
+    findings = (f for index, seen in enumerate(observations) for f in judging.findings(index, seen))
+    return first_of_each(case, findings)
 
 
 @dataclass

@@ -6,26 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvproof.checks.first import first_of_each
 from kvproof.histories.play import POISON
 from kvproof.oracle.scheduling import Request, SchedulerFacts, SchedulerModel
 from kvproof.records import Case, Finding, Observation
 
 
 def judge_scheduler(case: Case, facts: SchedulerFacts, observations: Sequence[Observation]) -> list[Finding]:
-    """Findings in order of operation, the first of each requirement.
-
-    A finding of a requirement that the case `stands_for` counts against the case's aims as well.
-    """
-    first: dict[str, Finding] = {}
+    """Findings in order of operation, the first of each requirement."""
     model = SchedulerModel(facts)
-    for index, seen in enumerate(observations):
-        for finding in _Operation(case, index, seen, model).findings():
-            first.setdefault(finding.requirement, finding)
-    for finding in sorted(first.values(), key=lambda f: f.step):
-        if finding.requirement in case.stands_for:
-            for aim in case.aim:
-                first.setdefault(aim, finding.model_copy(update={"requirement": aim}))
-    return sorted(first.values(), key=lambda f: (f.step, f.requirement))
+    steps = (_Operation(case, index, seen, model) for index, seen in enumerate(observations))
+    return first_of_each(case, (finding for step in steps for finding in step.findings()))
 
 
 @dataclass

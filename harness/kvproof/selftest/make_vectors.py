@@ -16,8 +16,6 @@ from kvproof.histories.shrink import shrink
 from kvproof.records import Case, Requirement
 from kvproof.selftest.inprocess import InProcess
 from kvproof.selftest.kill_matrix import CALL_LIMIT, SOUND, faults, session_of
-from kvproof.subjects import find
-from kvproof.subjects.host import Worker
 
 RUNS = 400
 """So many runs may the shrinking of one case take."""
@@ -72,25 +70,24 @@ def examples() -> list[Case]:
 def make_vector(name: str, requirement: Requirement) -> Case | None:
     """The vector of one planted fault; None if no directed case finds it."""
     reference = session_of(InProcess(SOUND[requirement.profile]), requirement.profile)
-    with Worker(find(f"faulty:{name}"), CALL_LIMIT) as worker:
-        session = session_of(worker, requirement.profile)
+    session = session_of(InProcess(f"faulty:{name}", CALL_LIMIT), requirement.profile)
 
-        def cut(case: Case) -> list[Case]:
-            """The case up to its finding; nothing if it has none, or the reference has one."""
-            steps = [f.step for f in session.run(case)[1] if f.requirement == requirement.id]
-            if not steps or reference.run(case)[1]:
-                return []
-            return [case.model_copy(update={"history": case.history[: steps[0] + 1]})]
+    def cut(case: Case) -> list[Case]:
+        """The case up to its finding; nothing if it has none, or the reference has one."""
+        steps = [f.step for f in session.run(case)[1] if f.requirement == requirement.id]
+        if not steps or reference.run(case)[1]:
+            return []
+        return [case.model_copy(update={"history": case.history[: steps[0] + 1]})]
 
-        def price(case: Case) -> tuple[int, int, int]:
-            """One that asks for little can be run on many, unless it is very long; then the shortest."""
-            return len(case.history) // 50, len(_needs(case, requirement)), len(case.history)
+    def price(case: Case) -> tuple[int, int, int]:
+        """One that asks for little can be run on many, unless it is very long; then the shortest."""
+        return len(case.history) // 50, len(_needs(case, requirement)), len(case.history)
 
-        mine = [c for c in cases() if c.profile == requirement.profile and not runnable(c, session.gates)]
-        aimed = [c for c in mine if requirement.id in c.aim]
-        found = [c for case in aimed for c in cut(case)] or [c for case in mine for c in cut(case)]
-        small = [shrink(c, lambda c: bool(cut(c)), RUNS) for c in sorted(found, key=price)[:TRIED]]
-        return _named(min(small, key=price), name, requirement) if small else None
+    mine = [c for c in cases() if c.profile == requirement.profile and not runnable(c, session.gates)]
+    aimed = [c for c in mine if requirement.id in c.aim]
+    found = [c for case in aimed for c in cut(case)] or [c for case in mine for c in cut(case)]
+    small = [shrink(c, lambda c: bool(cut(c)), RUNS) for c in sorted(found, key=price)[:TRIED]]
+    return _named(min(small, key=price), name, requirement) if small else None
 
 
 def _named(case: Case, name: str, requirement: Requirement) -> Case:

@@ -40,10 +40,9 @@ class Call:
         caches = [torch.full((blocks, self.block_size, self.kv_heads, self.head_dim), math.nan) for _ in "kv"]
         for row, (n, length) in enumerate(zip(used, self.lens, strict=True)):
             self.table[row, :n], order = order[:n], order[n:]
-            for t in range(length):
-                block, offset = int(self.table[row, t // self.block_size]), t % self.block_size
-                for pool in caches:
-                    pool[block, offset] = torch.randn(self.kv_heads, self.head_dim, generator=seed)
+            blocks_of, offsets = self._slots(row, length)
+            for pool in caches:
+                pool[blocks_of, offsets] = torch.randn(length, *pool.shape[2:], generator=seed)
         self.k, self.v = (pool.to(DTYPES[self.dtype]) for pool in caches)
         if self.layout == "HND":
             self.k, self.v = (x.transpose(1, 2).contiguous() for x in (self.k, self.v))
@@ -54,6 +53,11 @@ class Call:
         dtype = torch.bfloat16 if self.dtype == "fp8_e4m3" else DTYPES[self.dtype]
         self.q = torch.randn(*shape, generator=seed).to(dtype)
         self.scale = self.head_dim**-0.5
+
+    def _slots(self, row: int, length: int) -> tuple[Any, Any]:
+        """Blocks and offsets of the first tokens of a sequence."""
+        at = torch.arange(length)
+        return self.table[row].long()[at // self.block_size], at % self.block_size
 
     def run(self, subject: Any, **features: Any) -> tuple[Any, Any]:
         cache = (self.k, self.v, self.table, self.seq_lens, self.scale, self.layout)
@@ -72,21 +76,21 @@ class Call:
         k, v = ((x.transpose(1, 2) if self.layout == "HND" else x).double() for x in (self.k, self.v))
         out, lse = self.q.double() * 0, torch.full(self.q.shape[:2], -math.inf, dtype=torch.float64)
         for row, length in enumerate(self.lens):
-            first, last = int(self.ends[row]), int(self.ends[row + 1])
-            for query in range(first, last) if length else ():
-                position = length - last + query
-                seen = range(max(0, position + 1 - window) if window else 0, position + 1)
-                slots = [(int(self.table[row, t // self.block_size]), t % self.block_size) for t in seen]
-                keys, values = (
-                    torch.stack([x[slot] for slot in slots]).repeat_interleave(self.group, 1) for x in (k, v)
-                )
-                scores = torch.einsum("hd,thd->ht", self.q[query].double(), keys) * k_scale * self.scale
-                if softcap:
-                    scores = softcap * torch.tanh(scores / softcap)
-                if alibi is not None:
-                    scores += alibi.double()[:, None] * (torch.tensor(list(seen)) - position)
-                lse[query] = scores.logsumexp(1)
-                out[query] = torch.einsum("ht,thd->hd", scores.softmax(1), values) * v_scale
+            mine = slice(int(self.ends[row]), int(self.ends[row + 1]))
+            if not length or mine.start == mine.stop:
+                continue
+            keys, values = (x[self._slots(row, length)].repeat_interleave(self.group, 1) for x in (k, v))
+            # [queries, tokens]: how far a token lies behind a query
+            behind = torch.arange(length - mine.stop + mine.start, length)[:, None] - torch.arange(length)
+            scores = torch.einsum("qhd,thd->qht", self.q[mine].double(), keys) * k_scale * self.scale
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            if alibi is not None:
+                scores -= alibi.double()[:, None] * behind[:, None]
+            hidden = (behind < 0) | ((behind >= window) if window else False)
+            scores = scores.masked_fill(hidden[:, None], -math.inf)
+            lse[mine] = scores.logsumexp(-1)
+            out[mine] = torch.einsum("qht,thd->qhd", scores.softmax(-1), values) * v_scale
         return out, lse
 
     def check(self, subject: Any, **features: Any) -> None:

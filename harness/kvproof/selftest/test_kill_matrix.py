@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -34,20 +37,23 @@ def clean() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def kills() -> Iterator[list[Kill]]:
-    """Collects the matrix; written when every fault was judged."""
-    collected: list[Kill] = []
-    yield collected
-    if len(collected) == len(faults()) and MATRIX.parent.is_dir():
-        MATRIX.write_text(markdown(collected), encoding="utf-8")
+def kills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Collects the matrix, from other processes too; the last one to end finds every fault and writes it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kills"
+    folder.mkdir(exist_ok=True)
+    yield folder
+    found = [Kill(**json.loads(p.read_text(encoding="utf-8"))) for p in sorted(folder.glob("*.json"))]
+    if len(found) == len(faults()) and MATRIX.parent.is_dir():
+        MATRIX.write_text(markdown(found), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(faults()))
-def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: list[Kill]) -> None:
+def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: Path) -> None:
     if name in kernel_faults():
         pytest.importorskip("torch")
     kill = judge_fault(name, clean)
-    kills.append(kill)
+    (kills / f"{name}.json").write_text(json.dumps(asdict(kill)), encoding="utf-8")
     assert kill.dead, f"{name} ({kill.text}) survives {kill.requirement}; killed by {sorted(kill.killers)}"
 
 

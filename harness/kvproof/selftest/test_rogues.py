@@ -53,7 +53,7 @@ def test_bare_minimum_passes_and_shows_the_rest_as_unsupported(tmp_path: Path) -
 def test_fault_of_the_adapter_is_a_verdict(
     factory: str, verdict: Verdict, words: str, tmp_path: Path
 ) -> None:
-    status, file, output = conformance(factory, tmp_path)
+    status, file, output = conformance(factory, tmp_path, "--requirement", "TABLE-001")
     assert status == 1, output
     assert file is not None
     assert file.footer.complete

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from kvproof.histories.directed import (
     errors,
     evict,
@@ -16,10 +18,8 @@ from kvproof.histories.directed import (
 from kvproof.records import Case
 
 
-def cases(requirement: str | None = None) -> list[Case]:
-    """All directed cases, or those that aim at one requirement."""
+@cache  # a test module of each area asks for them
+def cases() -> tuple[Case, ...]:
+    """All directed cases."""
     modules = (pool, sharing, tables, prefix, evict, swap, errors, scheduling, ranks)
-    found = [c for module in modules for c in module.cases()]
-    if requirement is None:
-        return found
-    return [c for c in found if requirement in c.aim]
+    return tuple(c for module in modules for c in module.cases())
