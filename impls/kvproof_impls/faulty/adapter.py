@@ -9,6 +9,7 @@ from . import (
     batch,
     errors,
     evict,
+    kernel_calls,
     kernel_values,
     kernels,
     keys,
@@ -30,7 +31,7 @@ from .registry import FAULTS, Make
 __all__ = ["FAULTS", "make"]
 PLANTED = (
     *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
-    *(scheduling, progress, lives, preemption, resume, relations, kernels, kernel_values, ranks),
+    *(scheduling, progress, lives, preemption, resume, relations, kernels, kernel_values, kernel_calls, ranks),
 )
 """The modules that have entered their faults in FAULTS."""
 
