@@ -167,7 +167,7 @@ class Setting(Record):
     """What lies in all slots that no row may read; empty for large finite values."""
     poisoned: Literal["k", "v", "kv"] = "kv"
     spoilt: tuple[int, ...] = ()
-    """Positions of each sequence, counted from its end (1 is the last), that hold NaN, where `poisoned` says."""
+    """Positions of each sequence, counted from its end (1 is the last), that hold NaN; see `poisoned`."""
     guard: Literal["after", "before"] = "after"
     """On which side of each tensor the memory ends."""
     block_size: int = 0

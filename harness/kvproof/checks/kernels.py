@@ -130,8 +130,8 @@ class _Judge:
         elif seen.outcome == "BadInput" and (value or "").strip() not in seen.detail:
             yield self.finding("KVP-KERN-009", step, expected, f"BadInput: {seen.detail}")
         if seen.outcome != "ok" and seen.value:
-            names = ", ".join(seen.value)
-            yield self.finding("KVP-KERN-009", step, "a refusal before anything is written", f"a write into {names}")
+            got = f"a write into {', '.join(seen.value)}"
+            yield self.finding("KVP-KERN-009", step, "a refusal before anything is written", got)
 
     def _memory(self, step: int, value: dict[str, Any]) -> Iterator[Finding]:
         if value["torn"]:

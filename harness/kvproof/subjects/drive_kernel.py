@@ -150,7 +150,7 @@ class Call:
         return made
 
     def held(self, cache: Any) -> np.ndarray[Any, Any]:
-        """A cache as it is now: float32 [blocks, block_size, kv_heads, dim]; of a sparse one, what is looked at."""
+        """A cache, of a sparse one what is looked at, now: float32 [blocks, block_size, kv_heads, dim]."""
         found = self._plain(cache[self.given.backed("k")[0]] if self.given.setting.sparse else cache)
         return found.transpose(0, 2, 1, 3) if self.kernel.layout == "HND" else found
 
