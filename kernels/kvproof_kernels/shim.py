@@ -181,8 +181,8 @@ class Shim:
         for i, cache in enumerate(caches):
             live = merge(blocks * problem.stride_bytes[i], problem.block_bytes[i])
             places.append(case.add(f"cache {i}", memory_of(cache), live, writable=True))
-        pairs = case.add("pairs", np.array(problem.pairs, np.int64))
-        for params in cache_params.copy_params(problem, places, pairs, len(problem.pairs)):
+        moves = case.add("pairs", np.array(problem.pairs, np.int64))
+        for params in cache_params.copy_params(problem, places, moves, len(problem.pairs)):
             self._run(case, case.parameters(params), library, "kvproof_copy_blocks", case.take_back)
 
     def _attend(self, case: Case, params: int, library: Path, function: str, q: Any) -> tuple[Any, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from kvproof.contract import ContractError, KernelFault
+from kvproof.contract import ContractError, KernelFault, wrong_limits
 from kvproof.histories.payload import Inputs, inputs, tokens
 from kvproof.oracle.floats import BYTES
 from kvproof.records import Case, Observation, Operation
 from kvproof.subjects.arena import NoRoom, Placed
 from kvproof.subjects.drive import Clock, Nonsense, describe, outcome_of
+from kvproof.subjects.find import SubjectError
 
 SPACE = 3
 """Entries between the rows of a tensor that is not contiguous."""
@@ -27,12 +28,15 @@ def describe_kernel(kernel: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: something is not of the contract's type.
+        SubjectError: its limits are none of the contract's.
     """
     capabilities = kernel.capabilities
     if isinstance(capabilities, str):
         raise TypeError(f"capabilities is the string {capabilities!r}; a frozenset of names is needed")
     if kernel.layout not in ("NHD", "HND"):
         raise TypeError(f"layout is {kernel.layout!r}; NHD or HND is needed")
+    if wrong := wrong_limits(dict(kernel.limits)):
+        raise SubjectError(wrong)
     return {
         "capabilities": sorted(str(c) for c in capabilities),
         "members": sorted(n for n in dir(kernel) if not n.startswith("_")),
@@ -89,7 +93,7 @@ class Call:
         self.op = op
         self.device = str((list(dict(kernel.limits).get("devices", ())) or ["cpu"])[0])
         self.placed: list[Placed] = []
-        self.before: list[int] = []
+        self.before: dict[str, int] = {}
         s = given.setting
         self.cache = getattr(torch, TORCH[s.dtype])
         self.query = getattr(torch, TORCH[s.query_dtype])
@@ -121,13 +125,15 @@ class Call:
         room[:, :count] = values
         return self.put(name, room, dtype)[:, :count]
 
-    def watch(self) -> None:
-        """From here on `changed` says which tensors were written."""
-        self.before = [placed.digest() for placed in self.placed if not self.given.setting.sparse]
+    def digests(self) -> dict[str, int]:
+        """Checksums of the inputs, by name: what the call may not write. A sparse cache is too large."""
+        s = self.given.setting
+        into = (self.op in ("write", "copy_blocks") and not s.refuse) or s.sparse
+        return {p.name: p.digest() for p in self.placed if not (into and p.name.endswith("_cache"))}
 
     def changed(self) -> list[str]:
-        pairs = zip(self.placed, self.before, strict=False)
-        return [placed.name for placed, was in pairs if placed.digest() != was]
+        """The tensors that have been written since `before` was taken, of those that it has."""
+        return [p.name for p in self.placed if p.name in self.before and p.digest() != self.before[p.name]]
 
     def _cache(self, which: str) -> Any:
         s, g = self.given.setting, self.given
@@ -188,6 +194,7 @@ class Call:
         """Captured with lengths of 1, replayed with the case's own."""
         q = self.put("q", self.given.query, self.query)
         arguments = [q, *self._common()]
+        self.before = self.digests()
         wanted = arguments[4].clone()
         arguments[4].fill_(1)
         self.kernel.decode(*arguments, **self.features)  # what is made at first use must not be captured
@@ -198,18 +205,16 @@ class Call:
         arguments[4].copy_(wanted)
         graph.replay()
         self.torch.cuda.synchronize()
-        return self._answer(q, out, lse)
+        return {**self._answer(q, out, lse), "changed": self.changed()}
 
     def _attended(self, call: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
-        self.watch()
+        self.before = self.digests()
         if self.given.setting.refuse:
             return self._refused(call, arguments)
         found = call(*arguments, **self.features)
         if not isinstance(found, tuple) or len(found) != 2:
             raise Nonsense(f"{self.op} returned {type(found).__name__}; (out, lse) is needed")
-        answer = self._answer(arguments[0], *found)
-        answer["changed"] = self.changed()
-        return answer
+        return {**self._answer(arguments[0], *found), "changed": self.changed()}
 
     def _answer(self, q: Any, out: Any, lse: Any) -> dict[str, Any]:
         if tuple(out.shape) != tuple(q.shape) or out.dtype != q.dtype:
@@ -231,11 +236,11 @@ class Call:
         dtype = getattr(self.torch, TORCH[s.source or s.query_dtype])
         k, v = (self.put(name, values, dtype) for name, values in new.items())
         slots = self.put("slot_mapping", np.array(s.slots, np.int64), self.torch.int64)
+        self.before = self.digests()
         if s.refuse:
-            self.watch()
             return self._refused_write(k, v, slots)
         self.kernel.write(k, v, self.k, self.v, slots)
-        return {"k": self.held(self.k), "v": self.held(self.v)}
+        return {"k": self.held(self.k), "v": self.held(self.v), "changed": self.changed()}
 
     def _copy_blocks(self) -> dict[str, Any]:
         third = self._cache("k")  # as of another layer: there may be more caches than two

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from kvproof.histories.kernels import DTYPES, Calls, Lengths, Serves, Template, call
+from kvproof.contract.kernel import DTYPES
+from kvproof.histories.kernels import Calls, Lengths, Serves, Template, call
 from kvproof.records import Operation
 
 TOPOLOGIES = ("identity", "reversed", "shuffled", "interleaved", "shared", "highest", "flush")
@@ -20,7 +21,7 @@ PAST_31_BITS = 2**31 // (16 * 8 * 128) + 64
 def templates() -> tuple[Template, ...]:
     """Every directed case of the kernel profile."""
     makers = (_probes, _unused, _placed, _heads, _edges, _bounds, _wide, _repeated, _refused, _log_sums,
-              _features, _features_long, _ragged, _stores, _prefills, _arithmetic, _logits)
+              _features, _features_long, _ragged, _stores, _prefills, _kept, _arithmetic, _logits)
     return tuple(template for maker in makers for template in maker())
 
 
@@ -140,7 +141,9 @@ def _wide() -> Iterator[Template]:
     def slots(size: int, serves: Serves) -> Sequence[Operation]:
         return [call("write", slots=((last + 1) * size - 1, -1, last * size, size))]
 
-    for name, calls in {"prefill": [call("prefill", queries=(3,))], "write": slots, "copy_blocks": [call("copy_blocks", pairs=((last, 1), (2, last), (last, last - 1)))]}.items():
+    moves = [call("copy_blocks", pairs=((last, 1), (2, last), (last, last - 1)))]
+    others: dict[str, Sequence[Operation] | Calls] = {"prefill": [call("prefill", queries=(3,))], "write": slots, "copy_blocks": moves}
+    for name, calls in others.items():
         yield _of(f"offsets-past-31-bits-{name.replace('_', '-')}", "KERN-007", calls, lambda b: (b + 1,), num_blocks=PAST_31_BITS, prefer="fp16", head_size=128,
                   setting={"topology": "highest", "kv_heads": 8, "sparse": True}, stands_for=("KERN-006", "KERN-014"), needs=(name,),
                   note="the same product where tokens are written, copied and met by several queries")
@@ -311,6 +314,15 @@ def _prefills() -> Iterator[Template]:
         yield _of(f"prefill-spoilt-{dtype}", "KERN-015", spoilt, (40, 21), dtype=dtype, group=4, setting={"queries": (7, 2), "kv_heads": 1}, needs=("prefill",),
                   note="NaN in a later draft, or before the window: 0 * NaN is NaN, and the drafts before it are accepted or not by it")
     yield _of("prefill-groups", "KERN-015", [call("prefill")], (50, 9), prefer="fp16", group=3, setting={"queries": (20, 9), "kv_heads": 3}, needs=("prefill",))
+
+
+def _kept() -> Iterator[Template]:
+    def calls(size: int, serves: Serves) -> Sequence[Operation]:
+        more = {"prefill": call("prefill", queries=(3, 2, 1)), "write": call("write", slots=(3, -1, 0))}
+        return [call(), call(padding="negative", poison="nan"), *(c for name, c in more.items() if name in serves.capabilities)]
+
+    for dtype in DTYPES:
+        yield _of(f"inputs-{dtype}", "KERN-016", calls, lambda b: (2 * b + 3, b, 1), dtype=dtype, note="the next layer, and the next step, read them again")
 
 
 def _arithmetic() -> Iterator[Template]:
