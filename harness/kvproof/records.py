@@ -148,7 +148,8 @@ class Setting(Record):
     """Only these rows, in this order; empty for all."""
     part: tuple[int, int] | None = None
     """Only these positions of each sequence; the first is at the start of a block."""
-    payload: Literal["random", "coded", "rising", "falling", "spike", "large"] = "random"
+    payload: Literal["random", "coded", "rising", "falling", "spike", "large", "ties"] = "random"
+    """ties: new tokens of a write lie halfway between two numbers of fp8, or past its largest."""
     shift: float = 0.0
     """What is added to every score; the queries and keys of two calls that differ in it agree otherwise."""
     probes: Literal["all", "pages"] = "all"
@@ -158,11 +159,15 @@ class Setting(Record):
     ] = "shuffled"
     spare: int = 2
     """Columns of the table beyond the longest row."""
+    table_multiple: int = 1
+    """The columns are rounded up to a multiple of this."""
     padding: Literal["foreign", "negative", "huge"] = "foreign"
     """What entries past the end of a row hold: a block of somebody else, -1 and less, or 2^31 - 1."""
     poison: Literal["", "nan", "inf", "-inf"] = ""
     """What lies in all slots that no row may read; empty for large finite values."""
     poisoned: Literal["k", "v", "kv"] = "kv"
+    spoilt: tuple[int, ...] = ()
+    """Positions of each sequence, counted from its end (1 is the last), that hold NaN; see `poisoned`."""
     guard: Literal["after", "before"] = "after"
     """On which side of each tensor the memory ends."""
     block_size: int = 0
@@ -179,6 +184,10 @@ class Setting(Record):
     """Of copy_blocks."""
     refuse: str = ""
     """What is wrong with the call, which must be refused."""
+    strided: Literal["", "q", "table"] = ""
+    """Which tensor has a gap behind each row: it is served, or refused."""
+    weights: str = ""
+    """The dtype that softmax weights are rounded to before they meet the values; empty for the query's."""
     seed: int = 0
 
     @property

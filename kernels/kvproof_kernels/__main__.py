@@ -120,10 +120,10 @@ def _nvcc() -> int:
     decode = make_variant("bf16", 128, 4)
     prefill = PrefillVariant(kv="bf16", query="bf16", head_dim=128)
     cache = {"KVPROOF_KV": "e4m3", "KVPROOF_SOURCE": "bf16"}
-    writes = {"kvproof_write_params_bytes": WriteParams, "kvproof_copy_params_bytes": CopyParams}
+    writes = {"kvproof_write_bytes": WriteParams, "kvproof_copy_blocks_bytes": CopyParams}
     entries: tuple[tuple[str, Mapping[str, str | int], Mapping[str, type[ctypes.Structure]]], ...] = (
-        (decode.entry, decode.defines, {"kvproof_params_bytes": Params}),
-        (prefill.entry, prefill.defines, {"kvproof_params_bytes": PrefillParams}),
+        (decode.entry, decode.defines, {"kvproof_decode_bytes": Params}),
+        (prefill.entry, prefill.defines, {"kvproof_prefill_bytes": PrefillParams}),
         ("entry_cache.cu", cache, writes),
     )
     wrong = 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
 
 from kvproof_kernels.problem import CopyProblem, WriteProblem
 
 THREADS = 128
+MOST_CACHES = 128  # of a launch of copy_blocks
 CPP_TYPES = {"fp32": "float", "fp16": "f16", "bf16": "bf16", "fp8_e4m3": "e4m3"}
 
 
@@ -30,16 +32,16 @@ class WriteParams(ctypes.Structure):
 
 
 class CopyCache(ctypes.Structure):
-    """One entry of CopyParams.caches, an array in the device's memory."""
+    """One entry of CopyParams.caches."""
 
     _fields_ = (("memory", ctypes.c_void_p), ("stride", ctypes.c_longlong), ("bytes", ctypes.c_longlong))
 
 
 class CopyParams(ctypes.Structure):
-    """caches: CopyCache of each; pairs: int64 [pair_count, 2], (source, target)."""
+    """caches: cache_count of them are used; pairs: int64 [pair_count, 2], (source, target)."""
 
     _fields_ = (
-        ("caches", ctypes.c_void_p),
+        ("caches", CopyCache * MOST_CACHES),
         ("pairs", ctypes.c_void_p),
         ("cache_count", ctypes.c_int),
         ("pair_count", ctypes.c_int),
@@ -82,6 +84,22 @@ def write_params(
         k_scale=problem.k_scale,
         v_scale=problem.v_scale,
     )
+
+
+def copy_params(
+    problem: CopyProblem, caches: Sequence[int], pairs: int, pair_count: int
+) -> Iterator[CopyParams]:
+    """The structs of a copy from the addresses of caches and pairs, one a launch: MOST_CACHES at a time."""
+    entries = [CopyCache(*one) for one in zip(caches, problem.stride_bytes, problem.block_bytes, strict=True)]
+    for first in range(0, len(entries), MOST_CACHES):
+        some = entries[first : first + MOST_CACHES]
+        yield CopyParams(
+            caches=(CopyCache * MOST_CACHES)(*some),
+            pairs=pairs,
+            cache_count=len(some),
+            pair_count=pair_count,
+            blocks_per_cache=blocks_per_cache(problem),
+        )
 
 
 def blocks_per_cache(problem: CopyProblem) -> int:

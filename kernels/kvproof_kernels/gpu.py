@@ -8,7 +8,6 @@ Results and workspace come from torch's allocator.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -209,31 +208,17 @@ def copy_blocks(caches: Sequence[torch.Tensor], pairs: Sequence[tuple[int, int]]
         moves = torch.as_tensor(pairs, dtype=torch.int64, device=first.device)
         if moves.dim() != 2 or moves.shape[1] != 2 or not moves.is_contiguous():
             raise ValueError(f"pairs must be int64 [n, 2], contiguous, not of shape {list(moves.shape)}")
-        sizes = zip(caches, problem.stride_bytes, problem.block_bytes, strict=True)
-        places = _places(tuple((cache.data_ptr(), step, size) for cache, step, size in sizes), first.device)
-        params = cache_params.CopyParams(
-            caches=places.data_ptr(),
-            pairs=moves.data_ptr(),
-            cache_count=len(caches),
-            pair_count=len(moves),
-            blocks_per_cache=cache_params.blocks_per_cache(problem),
-        )
-        grid = (params.blocks_per_cache, len(caches), 1)
-        call = Call(
-            launches=(Launch(CACHE_HEADER, cache_params.COPY_EXPRESSION, grid, cache_params.THREADS),),
-            params=params,
-            entry=CACHE_ENTRY,
-            function="kvproof_copy_blocks",
-            defines=COPY_DEFINES,
-        )
-        device.start(call, stream, capturing)
-
-
-@functools.cache
-def _places(caches: tuple[tuple[int, int, int], ...], device: torch.device) -> torch.Tensor:
-    """CopyCache of each cache, in the device's memory; kept, so that a captured graph finds it there."""
-    entries = (cache_params.CopyCache * len(caches))(*(cache_params.CopyCache(*one) for one in caches))
-    return torch.frombuffer(bytearray(entries), dtype=torch.uint8).to(device)
+        places = [cache.data_ptr() for cache in caches]
+        for params in cache_params.copy_params(problem, places, moves.data_ptr(), len(moves)):
+            grid = (params.blocks_per_cache, params.cache_count, 1)
+            call = Call(
+                launches=(Launch(CACHE_HEADER, cache_params.COPY_EXPRESSION, grid, cache_params.THREADS),),
+                params=params,
+                entry=CACHE_ENTRY,
+                function="kvproof_copy_blocks",
+                defines=COPY_DEFINES,
+            )
+            device.start(call, stream, capturing)
 
 
 def _results(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

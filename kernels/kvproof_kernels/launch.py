@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from kvproof_kernels import nvcc, nvrtc
 
 SHARED_WITHOUT_ASKING = 48 << 10  # bytes; a kernel that takes more has to say so once
+PARAM_INFO = 12040  # the CUDA version whose driver tells the size of a kernel's parameters
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
@@ -158,7 +159,7 @@ class NvrtcGpu:
             if 0 in launch.grid:  # nothing to do, and CUDA refuses such a grid
                 continue
             key = (launch.header, launch.expression)
-            make = functools.partial(self._load, launch)
+            make = functools.partial(self._load, launch, call.params)
             kernel = self._kernels.get(key, launch.expression, capturing, make)
             _checked(
                 launch.expression,
@@ -175,13 +176,17 @@ class NvrtcGpu:
                 ),
             )
 
-    def _load(self, launch: Launch) -> Any:
+    def _load(self, launch: Launch, params: ctypes.Structure) -> Any:
         from cuda.bindings import driver
         from cuda.core import ObjectCode
 
         cubin = nvrtc.compile_kernel(launch.header, launch.expression, self.arch)
         code = ObjectCode.from_cubin(cubin.path.read_bytes(), name=launch.expression)
         kernel = code.get_kernel(cubin.symbol)
+        if int(_checked("cuDriverGetVersion", driver.cuDriverGetVersion())) >= PARAM_INFO:
+            error, _, told = driver.cuKernelGetParamInfo(driver.CUkernel(int(kernel.handle)), 0)
+            _checked(launch.expression, (error,))
+            _same_size(launch.expression, int(told), params)
         if launch.shared > SHARED_WITHOUT_ASKING:
             asked = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             handle = driver.CUkernel(int(kernel.handle))
@@ -210,10 +215,23 @@ class NvccGpu:
             raise LaunchFailed(f"{call.function} of {call.entry}: CUDA error {error}")
 
     def _load(self, call: Call) -> Any:
-        library = nvcc.build(call.entry, self.arch, call.defines)
-        function = getattr(ctypes.CDLL(str(library)), call.function)
+        library = ctypes.CDLL(str(nvcc.build(call.entry, self.arch, call.defines)))
+        function = getattr(library, call.function)
+        _same_size(call.function, getattr(library, f"{call.function}_bytes")(), call.params)
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
         return function
+
+
+def _same_size(what: str, told: int, params: ctypes.Structure) -> None:
+    """Both sides of a call describe the same struct, or nothing is started.
+
+    Raises:
+        RuntimeError: the sizes differ.
+    """
+    if told != ctypes.sizeof(params):
+        raise RuntimeError(
+            f"{what} takes {told} bytes of parameters, {type(params).__name__} has {ctypes.sizeof(params)}"
+        )
 
 
 def _checked(what: str, result: tuple[Any, ...]) -> Any:

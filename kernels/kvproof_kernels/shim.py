@@ -174,24 +174,16 @@ class Shim:
         problem = problems.copy_problem(caches, pairs)
         if not caches or not pairs:
             return
+        library = self._library("entry_cache.cu", KVPROOF_KV="float", KVPROOF_SOURCE="float")
         case = Case()
         blocks = np.unique(np.array(problem.pairs, np.int64))
-        entries = (cache_params.CopyCache * len(caches))()
+        places = []
         for i, cache in enumerate(caches):
             live = merge(blocks * problem.stride_bytes[i], problem.block_bytes[i])
-            place = case.add(f"cache {i}", memory_of(cache), live, writable=True)
-            entries[i] = cache_params.CopyCache(place, problem.stride_bytes[i], problem.block_bytes[i])
-        table = case.add("caches", np.frombuffer(bytes(entries), np.int64))
-        case.pointers += [table + i * 24 for i in range(len(caches))]
-        params = cache_params.CopyParams(
-            caches=table,
-            pairs=case.add("pairs", np.array(problem.pairs, np.int64)),
-            cache_count=len(caches),
-            pair_count=len(problem.pairs),
-            blocks_per_cache=cache_params.blocks_per_cache(problem),
-        )
-        library = self._library("entry_cache.cu", KVPROOF_KV="float", KVPROOF_SOURCE="float")
-        self._run(case, case.parameters(params), library, "kvproof_copy_blocks", case.take_back)
+            places.append(case.add(f"cache {i}", memory_of(cache), live, writable=True))
+        moves = case.add("pairs", np.array(problem.pairs, np.int64))
+        for params in cache_params.copy_params(problem, places, moves, len(problem.pairs)):
+            self._run(case, case.parameters(params), library, "kvproof_copy_blocks", case.take_back)
 
     def _attend(self, case: Case, params: int, library: Path, function: str, q: Any) -> tuple[Any, Any]:
         import torch

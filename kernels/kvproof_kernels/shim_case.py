@@ -8,6 +8,7 @@ Nothing is copied for a pool of more than SPARSE bytes but its live rows: the re
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,17 @@ def memory_of(tensor: Any) -> npt.NDArray[np.uint8]:
     return flat
 
 
+def _pointers(struct: ctypes.Structure) -> Iterator[int]:
+    """Where in a struct, and in the arrays of structs in it, there are pointers that are not null."""
+    for field in struct._fields_:
+        value, offset = getattr(struct, field[0]), getattr(type(struct), field[0]).offset
+        if isinstance(value, ctypes.Array):
+            for i, one in enumerate(value):
+                yield from (offset + i * ctypes.sizeof(one) + inner for inner in _pointers(one))
+        elif field[1] is ctypes.c_void_p and value:
+            yield offset
+
+
 @dataclass
 class Buffer:
     name: str
@@ -75,11 +87,8 @@ class Case:
 
     def parameters(self, struct: ctypes.Structure) -> int:
         """Place a kernel's parameters, whose pointers hold places; a null pointer stays one."""
-        fields = struct._fields_
         place = self.add("parameters", np.frombuffer(bytes(struct), np.uint8))
-        for field in fields:
-            if field[1] is ctypes.c_void_p and getattr(struct, field[0]):
-                self.pointers.append(place + getattr(type(struct), field[0]).offset)
+        self.pointers += [place + offset for offset in _pointers(struct)]
         return place
 
     def _place(

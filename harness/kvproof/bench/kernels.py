@@ -38,7 +38,10 @@ class KernelSubject:
 
     def bound(self, q: Any, caches: tuple[Any, Any], table: Any, seq_lens: Any, scale: float) -> Decode:
         """Its decode with all but the queries bound; by `prepare`, outside the timing, if it has that."""
-        rest = (*caches, table, seq_lens, scale)
+        rows, columns = table.shape
+        wide = table.new_zeros(rows, columns + -columns % self.kernel.limits.get("table_width_multiple", 1))
+        wide[:, :columns] = table
+        rest = (*caches, wide, seq_lens, scale)
         if "prepare" in self.capabilities:
             prepared: Decode = self.kernel.prepare(q, *rest)
             return prepared

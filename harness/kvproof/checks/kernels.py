@@ -19,8 +19,8 @@ SLOTS, HEADS = "KVP-KERN-001", "KVP-KERN-004"
 BY_VALUE = frozenset(
     f"KVP-{name}"
     for name in (
-        *("KERN-001", "KERN-003", "KERN-004", "KERN-005", "KERN-007", "KERN-010", "KERN-011", "KERN-012"),
-        *("KERN-013", "KERN-015", "NUM-001", "NUM-002"),
+        *("KERN-001", "KERN-003", "KERN-004", "KERN-005", "KERN-007", "KERN-009", "KERN-010", "KERN-011"),
+        *("KERN-012", "KERN-013", "KERN-015", "NUM-001", "NUM-002"),
     )
 )
 """Requirements that a wrong value in a case of theirs breaks; elsewhere it is one of the arithmetic."""
@@ -92,7 +92,7 @@ class _Judge:
         for step, seen in enumerate(observations):
             op = self.case.history[step]
             setting = setting_of(self.case, op)
-            if setting.refuse or setting.source:
+            if setting.refuse or setting.source or setting.strided:
                 yield from self._refused(step, seen)
                 if seen.outcome != "ok" or setting.refuse:
                     continue
@@ -120,6 +120,8 @@ class _Judge:
     def _refused(self, step: int, seen: Observation) -> Iterator[Finding]:
         setting = setting_of(self.case, self.case.history[step])
         what = setting.refuse or f"{setting.source} tokens in a cache of {setting.dtype}"
+        if setting.strided:
+            what = f"strides of {setting.strided}"
         name, value = what.partition("=")[::2]
         expected = f"BadInput that names the {name.strip()}" + (f" {value}" if value else "")
         if seen.outcome == "ok" and setting.refuse:
@@ -128,6 +130,9 @@ class _Judge:
             yield self.finding("KVP-KERN-009", step, expected, f"{seen.outcome}: {seen.detail}")
         elif seen.outcome == "BadInput" and (value or "").strip() not in seen.detail:
             yield self.finding("KVP-KERN-009", step, expected, f"BadInput: {seen.detail}")
+        if seen.outcome != "ok" and seen.value:
+            got = f"a write into {', '.join(seen.value)}"
+            yield self.finding("KVP-KERN-009", step, "a refusal before anything is written", got)
 
     def _memory(self, step: int, value: dict[str, Any]) -> Iterator[Finding]:
         if value["torn"]:
@@ -140,25 +145,26 @@ class _Judge:
     def _stored(self, step: int, op: str, given: Inputs, value: dict[str, Any]) -> Iterator[Finding]:
         new = tokens(given)
         for which in (name for name in ("k", "v", "third") if name in value):
-            pool = rounded(given.setting.dtype, given.pool("v" if which == "v" else "k"))
+            used, pool = given.looked_at("v" if which == "v" else "k")
+            at = {block: i for i, block in enumerate(used)}
             if op == "write":
-                flat = pool.reshape(-1, *pool.shape[2:])
                 for slot, content in zip(given.setting.slots, new[which], strict=True):
                     if slot >= 0:
-                        flat[slot] = rounded(given.setting.dtype, content)
+                        block, offset = divmod(slot, given.block_size)
+                        pool[at[block], offset] = rounded(given.setting.dtype, content)
             else:
                 for source, target in given.setting.pairs:
-                    pool[target] = pool[source]
+                    pool[at[target]] = pool[at[source]]
             wrong = np.argwhere((pool != value[which]) & ~(np.isnan(pool) & np.isnan(value[which])))
             if len(wrong):
-                block, offset, head, dim = map(int, wrong[0])
+                i, offset, head, dim = map(int, wrong[0])
                 slots = len({(int(b), int(o)) for b, o, _, _ in wrong})
                 yield self.finding(
                     "KVP-KERN-014",
                     step,
-                    f"{which}_cache[{block}, {offset}] of KV head {head}, dim {dim}: "
-                    f"{pool[block, offset, head, dim]:g}",
-                    f"{value[which][block, offset, head, dim]:g} (wrong in {slots} slots)",
+                    f"{which}_cache[{used[i]}, {offset}] of KV head {head}, dim {dim}: "
+                    f"{pool[i, offset, head, dim]:g}",
+                    f"{value[which][i, offset, head, dim]:g} (wrong in {slots} slots)",
                 )
 
     def _attended(self, step: int, given: Inputs, value: dict[str, Any]) -> Iterator[Finding]:
@@ -340,8 +346,8 @@ def _holds(table: list[int], length: int, slot: int, size: int) -> bool:
 
 
 def _ratio(got: Doubles, wanted: Doubles, bound: Doubles) -> NDArray[np.float64]:
-    """Error over bound; infinite where the answer is no number."""
+    """Error over bound; infinite where the answer is no number, 0 where none is wanted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.abs(got - wanted)
         ratio = np.where(error == 0, 0.0, error / bound)
-    return np.where(np.isfinite(got), ratio, np.inf)
+    return np.where(np.isnan(wanted), 0.0, np.where(np.isfinite(got), ratio, np.inf))

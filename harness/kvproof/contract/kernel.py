@@ -14,6 +14,10 @@ class Limits(TypedDict, total=False):
     features: keyword arguments of `decode` and `prefill` besides the plain ones: "softcap", "alibi",
         "window", "k_scale", "v_scale".
     devices: "cpu", "cuda"; the first is the one it is judged on.
+    table_width_multiple: the columns of block_table must be a multiple of this; where it depends on the block
+        size, the largest. The columns that it adds are padding, like all behind a sequence's last block.
+    fp8_weights: what softmax weights are rounded to before they meet the values of an fp8 cache, such as
+        "fp8_e4m3"; left out: q's dtype. The error bound (KVP-NUM-001) follows it.
     """
 
     dtypes: Sequence[str]
@@ -22,12 +26,15 @@ class Limits(TypedDict, total=False):
     groups: Sequence[int]
     features: Sequence[str]
     devices: Sequence[str]
+    table_width_multiple: int
+    fp8_weights: str
 
 
 DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3")
 FEATURES = ("softcap", "alibi", "window", "k_scale", "v_scale")
 DEVICES = ("cpu", "cuda")
-_NAMES = {"dtypes": DTYPES, "features": FEATURES, "devices": DEVICES}
+_NAMES = {"dtypes": DTYPES, "features": FEATURES, "devices": DEVICES, "fp8_weights": DTYPES}
+_SINGLE = ("table_width_multiple", "fp8_weights")
 
 
 def wrong_limits(limits: Mapping[str, Any]) -> str:
@@ -36,7 +43,9 @@ def wrong_limits(limits: Mapping[str, Any]) -> str:
     for name, values in limits.items():
         if name not in allowed:
             return f"limits has {name!r}, which is not known; allowed: {', '.join(allowed)}"
-        if isinstance(values, str) or not isinstance(values, Collection):
+        if name in _SINGLE:
+            values = [values]
+        elif isinstance(values, str) or not isinstance(values, Collection):
             return f"limits: {name} is {values!r}; a list is needed"
         for value in values:
             if name in _NAMES and value not in _NAMES[name]:
@@ -53,7 +62,8 @@ class Kernel(Protocol):
     Shapes: q [B, Hq, D]; k_cache and v_cache [blocks, block_size, Hkv, D] with layout NHD, [blocks, Hkv,
     block_size, D] with HND; block_table [B, M] int32, padded with anything; seq_lens [B] int32, in
     tokens. Position p of row b is at block_table[b, p // block_size], offset p % block_size.
-    Query head h reads KV head h // (Hq // Hkv).
+    Query head h reads KV head h // (Hq // Hkv). A kernel serves q and block_table with gaps between their
+    rows, or refuses them.
     """
 
     capabilities: frozenset[str]
@@ -83,7 +93,7 @@ class Kernel(Protocol):
         Returns:
             out [B, Hq, D] of q's dtype, and lse [B, Hq] float32, the natural logarithm of the sum of
             exponentials of the scores; lse is None without the capability. With `empty` a row of length
-            0 is zeros with lse -inf. Both may lie in memory that the next call uses again.
+            0 is zeros with lse -inf, and B may be 0. Both may lie in memory that the next call uses again.
 
         Raises:
             BadInput: a shape or dtype outside `limits`; the message names the limit.
@@ -95,7 +105,10 @@ class KernelOptions(Protocol):
     """Members behind a kernel's capabilities."""
 
     def write(self, k: Any, v: Any, k_cache: Any, v_cache: Any, slot_mapping: Any) -> None:
-        """Store k and v [T, Hkv, D] into slots block * block_size + offset; int64 [T], -1 is skipped."""
+        """Store k and v [T, Hkv, D] into slots block * block_size + offset; int64 [T], -1 is skipped.
+
+        They have q's dtype. An fp8 cache takes the nearest number, of two the even one, and +-448 for more.
+        """
         ...
 
     def copy_blocks(self, caches: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> None:
@@ -116,8 +129,9 @@ class KernelOptions(Protocol):
         """Causal attention of several query tokens a sequence, whose KV is in the cache already.
 
         Row b's queries are q[cu_seqlens_q[b] : cu_seqlens_q[b + 1]] (q [T, Hq, D], cu_seqlens_q int32
-        [B + 1]); they are its last positions: query i of n sees positions 0..seq_len - n + i. For it
-        alibi and window count from that position. Returns out [T, Hq, D] and lse [T, Hq].
+        [B + 1]); they are its last positions: query i of n sees positions 0..seq_len - n + i and no other,
+        whatever the others hold, NaN included. For it alibi and window count from that position. Returns
+        out [T, Hq, D] and lse [T, Hq].
         """
         ...
 

@@ -67,6 +67,14 @@ class Serves:
     def empty(self) -> bool:
         return "empty" in self.capabilities
 
+    @property
+    def table_multiple(self) -> int:
+        return int(next(iter(self.limits.get("table_width_multiple", ())), 1))
+
+    def weights(self, dtype: str) -> str:
+        """What softmax weights are rounded to over a cache of this dtype; "" for the query's dtype."""
+        return str(next(iter(self.limits.get("fp8_weights", ())), "")) if dtype == "fp8_e4m3" else ""
+
 
 Lengths = Callable[[int], Sequence[int]]
 """Lengths of the sequences, from the block size."""
@@ -108,8 +116,11 @@ class Template:
                 serves.need(name, value)
         size = serves.nearest("block_sizes", self.block_size)
         lengths = tuple(n for n in self.lengths(size) if n > 0 or serves.empty)
+        dtype = self.dtype or serves.dtype(*filter(None, [self.prefer]))
         setting = Setting(
-            dtype=self.dtype or serves.dtype(*filter(None, [self.prefer])),
+            dtype=dtype,
+            weights=serves.weights(dtype),
+            table_multiple=serves.table_multiple,
             head_size=self.head_size or serves.nearest("head_sizes", 64),
             group=self.group or serves.nearest("groups", 4),
             lengths=lengths,
@@ -186,6 +197,8 @@ def drawn(seed: int, serves: Serves, wide: bool) -> Case:
         features = {f: choices[f] for f in serves.features if rng.random() < 0.5}
     setting = Setting(
         dtype=dtype,
+        weights=serves.weights(dtype),
+        table_multiple=serves.table_multiple,
         head_size=head,
         group=group,
         kv_heads=int(rng.integers(1, 4)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvproof.oracle.floats import Floats, rounded
+from kvproof.oracle.floats import Floats, rounded, ties
 from kvproof.records import Case, Operation, Setting
 
 Integers = NDArray[np.int64]
@@ -76,9 +76,15 @@ class Inputs:
         self._fill(which, pool, {b: b for b in range(self.num_blocks)})
         return pool
 
+    def looked_at(self, which: str) -> tuple[Sequence[int], Floats]:
+        """Blocks of the cache "k" or "v" that are compared after a write, and what they hold before it."""
+        return self.backed(which) if self.setting.sparse else (range(self.num_blocks), self.pool(which))
+
     def backed(self, which: str) -> tuple[list[int], Floats]:
         """The blocks in use, and what they hold: for a pool larger than memory."""
-        used = sorted({b for table in self.tables for b in table})
+        written = {slot // self.block_size for slot in self.setting.slots if slot >= 0}
+        copied = {b for pair in self.setting.pairs for b in pair}
+        used = sorted({b for table in self.tables for b in table} | written | copied)
         pool = self._unused(which, np.array(used))
         self._fill(which, pool, {b: i for i, b in enumerate(used)})
         return used, pool
@@ -128,13 +134,17 @@ def inputs(case: Case, op: Operation) -> Inputs:
         keys, values = _drawn(s)
         query, targets = _queries(s, len(rows)), np.empty((0, 0), np.int64)
         scale = TREND_SCALE if _trended(s) else SCALE * s.head_size**-0.5
+    for which, held in (("k", keys), ("v", values)):
+        for tokens_of, n in zip(held, s.lengths, strict=True):
+            if which in s.poisoned:
+                tokens_of[[n - back for back in s.spoilt if back <= n]] = np.nan
     ends = None
-    if s.queries:
+    if s.queries or op.op == "prefill":
         counts = [s.queries[seq] for seq in rows]
-        starts = np.concatenate(([0], np.cumsum(counts)))
+        starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         chosen = list(s.rows) or list(range(len(rows)))
-        query = np.concatenate([query[starts[r] : starts[r + 1]] for r in chosen])
-        ends = np.concatenate(([0], np.cumsum([counts[r] for r in chosen]))).astype(np.int32)
+        query = np.concatenate([query[:0], *(query[starts[r] : starts[r + 1]] for r in chosen)])
+        ends = np.cumsum([0, *(counts[r] for r in chosen)]).astype(np.int32)
     elif s.rows:
         query = query[list(s.rows)]
         targets = targets[list(s.rows)] if targets.size else targets
@@ -202,6 +212,7 @@ def _padded(
 ) -> NDArray[np.int32]:
     """Each row's blocks, and behind them what it must never look at."""
     width = max([-(-n // block_size) for n in lens], default=0) + s.spare
+    width = -(-width // s.table_multiple) * s.table_multiple
     table = np.empty((len(rows), width), np.int32)
     for i, (seq, n) in enumerate(zip(rows, lens, strict=True)):
         live = tables[seq][start : start + -(-n // block_size)]
@@ -277,6 +288,8 @@ def tokens(given: Inputs) -> dict[str, Floats]:
     shape = (len(s.slots), s.kv_heads, s.head_size)
     rng = np.random.default_rng((s.seed, 19))
     drawn = {name: rng.standard_normal(shape, np.float32) for name in ("k", "v")}
+    if s.payload == "ties":
+        return {name: rng.choice(ties(), shape) * np.sign(x) for name, x in drawn.items()}
     if s.source:
         return {name: rounded(s.source, x) for name, x in drawn.items()}
     return {name: rounded(s.dtype, x) for name, x in drawn.items()}

@@ -1,7 +1,8 @@
 """Attention in float64, and how far a sound kernel may be from it.
 
 The bound follows the arithmetic that kernels use: products and sums in float32, weights rounded to the
-query's dtype before they meet 16-bit values, the output rounded once. Sums of n terms are given
+query's dtype (or the one that the subject declares) before they meet values of 16 bits and less, the output
+rounded once. Sums of n terms are given
 8 * sqrt(n) roundoffs (probabilistic error analysis: Higham and Mary, SIAM J. Sci. Comput. 41, 2019),
 not n: a bound for the worst order would hide the loss of half the digits in a long sequence.
 """
@@ -29,7 +30,7 @@ class Expected:
     """The outcome of a call in float64, and the bounds of its error.
 
     out, bound: [rows or query tokens, query_heads, dim]. lse, lse_bound: [rows, query_heads]; -inf where
-    nothing is seen.
+    nothing is seen. NaN where a token that is seen holds NaN: there a kernel may answer anything.
     """
 
     out: Doubles
@@ -71,6 +72,8 @@ def _one_head(
     u, unit = UNIT["fp32"], UNIT[s.query_dtype]
     k_scale, v_scale = features.get("k_scale", 1.0), features.get("v_scale", 1.0)
     n, dim = k.shape
+    spoilt_k, spoilt_v = np.isnan(k).any(-1), np.isnan(v).any(-1)
+    k, v = (np.where(np.isnan(x), 0, x) for x in (k, v))
     position = np.arange(n)
     factor = given.scale * k_scale
     scores = factor * (q @ k.T)
@@ -99,12 +102,13 @@ def _one_head(
         away = np.where(weights > 0, np.abs(scores) + np.abs(top) + np.abs(scores - top), 0)
     relative = np.where(weights > 0, error + u * (2 * away + FUNCTIONS), 0)
     terms = LAMBDA * np.sqrt(n) * u + FUNCTIONS * u
-    half = 0.0 if s.query_dtype == "fp32" else unit
+    weights_dtype = s.weights or s.query_dtype
+    half = 0.0 if weights_dtype == "fp32" else UNIT[weights_dtype]
     v = v * v_scale
     out = weights @ v
     mean = weights @ np.abs(v)
     wrong = weights * relative
-    tiny = 0.0 if half == 0 else SUBNORMAL[s.query_dtype]
+    tiny = 0.0 if half == 0 else SUBNORMAL[weights_dtype]
     bound = (
         unit * np.abs(out)
         + SUBNORMAL[s.query_dtype] * (1 + np.abs(out))
@@ -115,6 +119,8 @@ def _one_head(
         + tiny / total * np.abs(v).sum(0)
     )
     lse_bound = wrong.sum(-1) + terms + 4 * u * (1 + np.abs(lse) + np.abs(top[..., 0]))
+    lse[(seen & spoilt_k).any(-1)] = np.nan
+    out[(seen & (spoilt_k | spoilt_v)).any(-1)] = np.nan
     return out, bound, lse, lse_bound
 
 

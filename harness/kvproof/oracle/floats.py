@@ -41,6 +41,11 @@ def rounded(dtype: str, x: NDArray[np.floating]) -> Floats:
     raise ValueError(f"dtype {dtype!r}; known: {', '.join(UNIT)}")
 
 
+def ties() -> Floats:
+    """What an fp8_e4m3 cache cannot hold and bf16 can: the middles between its numbers, and larger ones."""
+    return np.append(_e4m3()[1], np.array([456, 464, 480, 1000, 65536, 2.0**100], np.float32))
+
+
 @cache
 def _e4m3() -> tuple[Floats, Floats]:
     """The finite magnitudes by code (0 to 448), and the middles between neighbours."""

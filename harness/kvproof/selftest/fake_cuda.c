@@ -38,6 +38,10 @@ CUresult cuLibraryGetKernel(Handle* kernel, Handle library, const char* name) {
     printf("kernel %s\n", name);
     return *kernel = (Handle)(0x3000L + ++made), 0;
 }
+CUresult cuKernelGetParamInfo(Handle kernel, size_t index, size_t* offset, size_t* size) {
+    const char* bytes = getenv("FAKE_BYTES");
+    return *offset = 0, *size = bytes ? atoi(bytes) : 16, 0;
+}
 CUresult cuKernelSetAttribute(int attribute, int value, Handle kernel, int device) {
     printf("attribute %d %d device %d\n", attribute, value, device);
     return 0;

@@ -101,6 +101,19 @@ class Call:
         )
         assert torch.allclose(lse.double(), want_lse, atol=1e-5, rtol=0)
 
+    def check_spoilt(self, subject: Any) -> None:
+        """NaN in the values of each sequence's last token reaches the query of that token and no other."""
+        want, _ = self.expected()
+        values = self.v.transpose(1, 2) if self.layout == "HND" else self.v
+        for row, length in enumerate(self.lens):
+            last = length - 1
+            values[int(self.table[row, last // self.block_size]), last % self.block_size] = math.nan
+        out = self.run(subject)[0].double()
+        own = self.ends[1:].long() - 1
+        assert out[own].isnan().all()
+        out[own] = want[own] = 0
+        assert torch.allclose(out, want, atol=TOLERANCE[self.dtype], rtol=0)
+
 
 def sparse(shape: tuple[int, ...]) -> Any:
     """A float16 tensor of zeros that takes memory only where it is written to."""

@@ -60,6 +60,36 @@ def stopped_by_a_sanitizer() -> Any:
     return _kernel(decode)
 
 
+def _of_8_columns(checks: bool) -> Any:
+    kernel = _kernel(None)  # type: ignore[arg-type]
+
+    def decode(q: Any, k: Any, v: Any, table: Any, *rest: Any, **features: Any) -> Any:
+        if checks and table.shape[1] % 8:
+            raise BadInput(f"block_table has {table.shape[1]} columns; allowed: multiples of 8")
+        return type(kernel).decode(kernel, q, k, v, table, *rest, **features)
+
+    kernel.decode, kernel.limits = decode, {**kernel.limits, "table_width_multiple": 8}
+    return kernel
+
+
+def takes_8_columns() -> Any:
+    """Needs tables whose width is a multiple of 8, and says so."""
+    return _of_8_columns(True)
+
+
+def takes_any_columns() -> Any:
+    """Says so, and takes others too."""
+    return _of_8_columns(False)
+
+
+def says_weights_are_fp8() -> Any:
+    from kvproof_impls.faulty.kernel_calls import weights_in_fp8
+
+    kernel = weights_in_fp8()
+    kernel.limits = {**kernel.limits, "fp8_weights": "fp8_e4m3"}
+    return kernel
+
+
 def scales_in_place() -> Any:
     """The answer is right; the query is not what it was."""
     kernel = _kernel(lambda *tensors, **features: None)

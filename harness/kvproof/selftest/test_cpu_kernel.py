@@ -71,6 +71,7 @@ def test_every_instruction_set(isa: str, dtype: str) -> None:
         call = Call(dtype, 64, 16, 2, group, LENS, layout, QUERIES)
         call.check(On(isa))
         call.check(On(isa, threads=2), **features(2 * group)[4])
+        Call(dtype, 64, 16, 2, group, [40, 9], layout, [7, 2]).check_spoilt(On(isa))
 
 
 @pytest.mark.parametrize("head_dim", [8, 40, 80, 128, 192, 248, 256])

@@ -87,6 +87,16 @@ def test_what_the_driver_is_told(tmp_path: Path) -> None:
     ]
 
 
+def test_a_struct_of_another_size_is_not_handed_over(tmp_path: Path) -> None:
+    try:
+        compile_kernel("cache.cuh", EXPRESSION, "sm_90")
+    except NoNvrtc as missing:
+        pytest.skip(str(missing))
+    done = run_with(tmp_path, 13000, FAKE_BYTES="24")
+    assert f"{EXPRESSION} takes 24 bytes of parameters, Params has 16" in done.stderr
+    assert "launch" not in done.stdout
+
+
 def test_an_old_driver_is_named(tmp_path: Path) -> None:
     done = run_with(tmp_path, 12040, PATH="")  # nor is nvcc found
     assert "the driver serves 12.4: update it" in done.stderr

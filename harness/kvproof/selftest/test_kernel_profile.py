@@ -18,12 +18,14 @@ from kvproof.conformance.look import first_look
 from kvproof.conformance.replay import replay_vector
 from kvproof.conformance.session import Session, Settings
 from kvproof.conformance.smoke import smoke_test
+from kvproof.contract import wrong_limits
 from kvproof.histories.directed.kernels import templates
 from kvproof.histories.kernels import Serves, Unserved, call, drawn
 from kvproof.histories.payload import coded, inputs, named, place
 from kvproof.oracle.attention import attention, merged
-from kvproof.oracle.floats import UNIT, rounded
+from kvproof.oracle.floats import UNIT, rounded, ties
 from kvproof.records import Case, Observation, Setting
+from kvproof.selftest.inprocess import InProcess
 from kvproof.subjects import SubjectError, find
 from kvproof.subjects.host import Worker
 
@@ -316,6 +318,51 @@ def test_what_is_no_kernel_is_said() -> None:
     assert not faults
     assert "prefill" in notes[0]
     assert smoke_test(f"{ROGUES}:raises", 20.0)[1]
+
+
+# ------------------------------------------------------------ what a kernel declares
+
+
+def findings(where: str, *names: str) -> set[str]:
+    """What fails in the directed cases of these names."""
+    pytest.importorskip("torch")
+    subject = InProcess(where)
+    session = Session(subject, spec.load(), Settings(profile="kernel"), first_look(subject, "kernel"))
+    serves = Serves(session.description["limits"], session.gates)
+    chosen = [t.case(serves) for t in templates() if t.id.removeprefix("kernel/") in names]
+    assert len(chosen) == len(names)
+    results = [r for case in chosen for r in session.check(case)]
+    assert results
+    return {r.requirement for r in results if r.verdict.value != "PASS"}
+
+
+def test_a_table_has_the_width_that_a_kernel_needs() -> None:
+    cases = ("refuse-table-width", "edges-16", "bounds-fp32")
+    assert findings(f"{ROGUES}:takes_8_columns", *cases) == set()
+    assert findings(f"{ROGUES}:takes_any_columns", *cases) == {"KVP-KERN-009"}
+    assert "[8]; allowed: whole numbers from 1 on" in wrong_limits({"table_width_multiple": [8]})
+    assert wrong_limits({"table_width_multiple": 8, "fp8_weights": "bf16"}) == ""
+    case = case_of(lengths=(9,), table_multiple=8, spare=0)
+    assert inputs(case, case.history[0]).table.shape == (1, 8)
+
+
+def test_weights_of_fp8_are_right_where_they_are_declared() -> None:
+    cases = ("values-fp8_e4m3", "edges-fp8_e4m3", "prefill-fp8_e4m3")
+    assert findings(f"{ROGUES}:says_weights_are_fp8", *cases) == set()
+    assert "KVP-NUM-001" in findings("faulty:weights_in_fp8", *cases)
+
+
+def test_nan_is_expected_where_its_token_is_seen() -> None:
+    given = inputs(case_of(lengths=(9, 3), queries=(4, 2), spoilt=(2,), poisoned="v"), call())
+    found = attention(given)
+    assert np.isnan(found.out).all((1, 2)).tolist() == [False, False, True, True, True, True]
+    assert np.isfinite(found.lse).all()
+
+
+def test_what_fp8_cannot_hold_is_rounded_to_even_and_to_the_largest() -> None:
+    x = np.array([17.0, 19.0, 2.0**-10, 3 * 2.0**-10, 464.0, 1e30, -1e30], np.float32)
+    assert rounded("fp8_e4m3", x).tolist() == [16.0, 20.0, 0.0, 2.0**-8, 448.0, 448.0, -448.0]
+    assert np.array_equal(rounded("bf16", ties()), ties())
 
 
 # ------------------------------------------------------------ memory with an end

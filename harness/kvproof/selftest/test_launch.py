@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from kvproof_kernels import gpu, host_build, nvcc  # noqa: E402  (they import torch)
-from kvproof_kernels.launch import Call, Launch, LaunchFailed, NvccGpu, _Loaded  # noqa: E402
+from kvproof_kernels.cache_params import MOST_CACHES, CopyParams  # noqa: E402
+from kvproof_kernels.launch import Call, Launch, LaunchFailed, NvccGpu, _Loaded, _same_size  # noqa: E402
 from kvproof_kernels.problem import ITEM_BYTES, decode_problem  # noqa: E402
 from kvproof_kernels.variant import HEAD_SIZES, Params, Technique, make_variant  # noqa: E402
 
@@ -34,6 +35,7 @@ class ShimGpu:
         library = ctypes.CDLL(str(host_build.build(sources, flags, "so", call.defines)))
         function = getattr(library, call.function)
         function.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        assert getattr(library, f"{call.function}_bytes")() == ctypes.sizeof(call.params)
         assert function(ctypes.byref(call.params), stream) == 0
 
 
@@ -140,6 +142,15 @@ def test_write_and_copy_through_the_shim(shim: ShimGpu) -> None:
     assert torch.equal(k_cache[6], k_cache[1])
 
 
+def test_more_caches_than_a_launch_takes(shim: ShimGpu) -> None:
+    caches = torch.arange(3.0).repeat(MOST_CACHES + 2, 1)[:, :, None].repeat(1, 1, 4).contiguous()
+    gpu.copy_blocks(list(caches), [(1, 0), (2, 1)])
+    assert [call.params.cache_count for call in shim.calls] == [MOST_CACHES, 2]
+    assert (caches[:, :, 0] == torch.tensor([1.0, 2.0, 2.0])).all()
+    with pytest.raises(RuntimeError, match=r"f takes 12 bytes of parameters, CopyParams has \d+"):
+        _same_size("f", 12, CopyParams())
+
+
 def test_grids_do_not_depend_on_lengths(recorder: ShimGpu) -> None:
     k_cache, v_cache = pool(torch.bfloat16)
     table, lens = tables()
@@ -211,7 +222,7 @@ def test_nvcc_library_has_the_same_struct(tmp_path: Path, monkeypatch: pytest.Mo
     assert (device.arch, device.sms) == ("sm_90", 132)
     variant = make_variant("bf16", 64, 4)
     library = ctypes.CDLL(str(nvcc.build(variant.entry, "sm_90", variant.defines)))
-    assert library.kvproof_params_bytes() == ctypes.sizeof(Params)
+    assert library.kvproof_decode_bytes() == ctypes.sizeof(Params)
     assert library.kvproof_shared_bytes() == variant.shared_bytes
     if not torch.cuda.is_available():
         params = Params(splits=1, sequences=1, query_heads=4, kv_heads=1)

@@ -64,6 +64,7 @@ def large_pool(subject: Any, core: str) -> None:
 
 def prefill(subject: Any, core: str) -> None:
     Call("bf16", 64, 16, 1, 3, [40, 150], "NHD", [7, 30]).check(subject)
+    Call("bf16", 64, 16, 1, 3, [40], "NHD", [7]).check_spoilt(subject)
 
 
 def write(subject: Any, core: str) -> None:

@@ -18,6 +18,8 @@ from kvproof.subjects.arena import NoRoom, Placed
 from kvproof.subjects.drive import Clock, Nonsense, describe, outcome_of
 from kvproof.subjects.find import SubjectError
 
+SPACE = 3
+"""Entries between the rows of a tensor that is not contiguous."""
 TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn"}
 
 
@@ -39,7 +41,10 @@ def describe_kernel(kernel: Any) -> dict[str, Any]:
         "capabilities": sorted(str(c) for c in capabilities),
         "members": sorted(n for n in dir(kernel) if not n.startswith("_")),
         "layout": kernel.layout,
-        "limits": {str(name): list(values) for name, values in dict(kernel.limits).items()},
+        "limits": {
+            str(name): [values] if isinstance(values, str | int) else list(values)
+            for name, values in dict(kernel.limits).items()
+        },
     }
 
 
@@ -53,7 +58,7 @@ def drive_kernel(kernel: Any, case: Case, clock: Clock) -> Iterator[Observation]
 
 
 def _called(kernel: Any, case: Case, op: Operation, timed: Callable[[], Any]) -> Observation:
-    given = inputs(case, op)
+    given, call = inputs(case, op), None
     try:
         call = Call(kernel, given, op.op)
         with timed():
@@ -66,9 +71,11 @@ def _called(kernel: Any, case: Case, op: Operation, timed: Callable[[], Any]) ->
     except ContractError as error:
         if given.setting.sparse:  # to refuse a pool is an answer; to read the wrong block is not
             return Observation(outcome="unserved", detail=str(error))
-        return Observation(outcome=outcome_of(error), detail=str(error))
+        changed = call.changed() if call and given.setting.refuse else []
+        return Observation(outcome=outcome_of(error), value=changed, detail=str(error))
     except (Exception, SystemExit) as error:
-        outcome = "raised" if given.setting.refuse or given.setting.source else "error"
+        s = given.setting
+        outcome = "raised" if s.refuse or s.source or s.strided else "error"
         return Observation(
             outcome=outcome, detail=str(error) if isinstance(error, Nonsense) else describe(error)
         )
@@ -86,6 +93,7 @@ class Call:
         self.op = op
         self.device = str((list(dict(kernel.limits).get("devices", ())) or ["cpu"])[0])
         self.placed: list[Placed] = []
+        self.before: dict[str, int] = {}
         s = given.setting
         self.cache = getattr(torch, TORCH[s.dtype])
         self.query = getattr(torch, TORCH[s.query_dtype])
@@ -108,6 +116,25 @@ class Call:
         made.copy_(source)
         return made
 
+    def spaced(self, name: str, values: np.ndarray[Any, Any], dtype: Any, filler: float) -> Any:
+        """The values [rows, n, ...] as a tensor whose rows lie apart, where the setting says so of `name`."""
+        if self.given.setting.strided != name.removeprefix("block_"):
+            return self.put(name, values, dtype)
+        rows, count, *rest = values.shape
+        room = np.full((rows, count + SPACE, *rest), filler, values.dtype)
+        room[:, :count] = values
+        return self.put(name, room, dtype)[:, :count]
+
+    def digests(self) -> dict[str, int]:
+        """Checksums of the inputs, by name: what the call may not write. A sparse cache is too large."""
+        s = self.given.setting
+        into = (self.op in ("write", "copy_blocks") and not s.refuse) or s.sparse
+        return {p.name: p.digest() for p in self.placed if not (into and p.name.endswith("_cache"))}
+
+    def changed(self) -> list[str]:
+        """The tensors that have been written since `before` was taken, of those that it has."""
+        return [p.name for p in self.placed if p.name in self.before and p.digest() != self.before[p.name]]
+
     def _cache(self, which: str) -> Any:
         s, g = self.given.setting, self.given
         shape = [g.num_blocks, g.block_size, s.kv_heads, s.head_size]
@@ -129,8 +156,8 @@ class Call:
         return made
 
     def held(self, cache: Any) -> np.ndarray[Any, Any]:
-        """A cache as it is now: float32 [blocks, block_size, kv_heads, dim]."""
-        found = self._plain(cache)
+        """A cache, of a sparse one what is looked at, now: float32 [blocks, block_size, kv_heads, dim]."""
+        found = self._plain(cache[self.given.backed("k")[0]] if self.given.setting.sparse else cache)
         return found.transpose(0, 2, 1, 3) if self.kernel.layout == "HND" else found
 
     def _plain(self, tensor: Any) -> np.ndarray[Any, Any]:
@@ -149,16 +176,16 @@ class Call:
 
     def _common(self) -> list[Any]:
         g, int32 = self.given, self.torch.int32
-        table = self.put("block_table", g.table, int32)
+        table = self.spaced("block_table", g.table, int32, 2**31 - 1)
         lens = self.put("seq_lens", np.array(g.lens, np.int32), int32)
         return [self.k, self.v, table, lens, g.scale]
 
     def _decode(self) -> dict[str, Any]:
-        q = self.put("q", self.given.query, self.query)
+        q = self.spaced("q", self.given.query, self.query, np.nan)
         return self._attended(self.kernel.decode, [q, *self._common()])
 
     def _prefill(self) -> dict[str, Any]:
-        q = self.put("q", self.given.query, self.query)
+        q = self.spaced("q", self.given.query, self.query, np.nan)
         assert self.given.ends is not None
         ends = self.put("cu_seqlens_q", self.given.ends, self.torch.int32)
         return self._attended(self.kernel.prefill, [q, ends, *self._common()])
@@ -167,7 +194,7 @@ class Call:
         """Captured with lengths of 1, replayed with the case's own."""
         q = self.put("q", self.given.query, self.query)
         arguments = [q, *self._common()]
-        before = self._digests()
+        self.before = self.digests()
         wanted = arguments[4].clone()
         arguments[4].fill_(1)
         self.kernel.decode(*arguments, **self.features)  # what is made at first use must not be captured
@@ -178,24 +205,16 @@ class Call:
         arguments[4].copy_(wanted)
         graph.replay()
         self.torch.cuda.synchronize()
-        return {**self._answer(q, out, lse), "changed": self._changed(before)}
+        return {**self._answer(q, out, lse), "changed": self.changed()}
 
     def _attended(self, call: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
+        self.before = self.digests()
         if self.given.setting.refuse:
             return self._refused(call, arguments)
-        before = self._digests()
         found = call(*arguments, **self.features)
         if not isinstance(found, tuple) or len(found) != 2:
             raise Nonsense(f"{self.op} returned {type(found).__name__}; (out, lse) is needed")
-        return {**self._answer(arguments[0], *found), "changed": self._changed(before)}
-
-    def _digests(self) -> dict[str, int]:
-        """Checksums of the inputs, by name: what the call may not write. A sparse cache is too large."""
-        into = self.op in ("write", "copy_blocks") or self.given.setting.sparse
-        return {p.name: p.digest() for p in self.placed if not (into and p.name.endswith("_cache"))}
-
-    def _changed(self, before: dict[str, int]) -> list[str]:
-        return [p.name for p in self.placed if p.name in before and p.digest() != before[p.name]]
+        return {**self._answer(arguments[0], *found), "changed": self.changed()}
 
     def _answer(self, q: Any, out: Any, lse: Any) -> dict[str, Any]:
         if tuple(out.shape) != tuple(q.shape) or out.dtype != q.dtype:
@@ -217,9 +236,11 @@ class Call:
         dtype = getattr(self.torch, TORCH[s.source or s.query_dtype])
         k, v = (self.put(name, values, dtype) for name, values in new.items())
         slots = self.put("slot_mapping", np.array(s.slots, np.int64), self.torch.int64)
-        before = self._digests()
+        self.before = self.digests()
+        if s.refuse:
+            return self._refused_write(k, v, slots)
         self.kernel.write(k, v, self.k, self.v, slots)
-        return {"k": self.held(self.k), "v": self.held(self.v), "changed": self._changed(before)}
+        return {"k": self.held(self.k), "v": self.held(self.v), "changed": self.changed()}
 
     def _copy_blocks(self) -> dict[str, Any]:
         third = self._cache("k")  # as of another layer: there may be more caches than two
@@ -231,10 +252,16 @@ class Call:
     def _refused(self, call: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
         """The call with what `refuse` says is wrong in it."""
         torch, wrong = self.torch, self.given.setting.refuse
-        q, k, v, table, lens, scale = arguments
+        q, *ends, k, v, table, lens, scale = arguments
         features = dict(self.features)
         if wrong == "rows of the table":
             table = table[:-1].contiguous()
+        elif wrong == "columns of the table":
+            table = table[:, :-1].contiguous()
+        elif wrong == "entries of cu_seqlens_q":
+            ends = [ends[0][:-1].contiguous()]
+        elif wrong == "dtype of cu_seqlens_q":
+            ends = [ends[0].to(torch.float32)]
         elif wrong == "dtype of the table":
             table = table.to(torch.float32)
         elif wrong == "dtype of the query":
@@ -251,5 +278,19 @@ class Call:
             name = wrong.removeprefix("feature ")
             slopes = torch.full(q.shape[1:2], 0.5, device=q.device)
             features[name] = {"alibi": slopes, "window": 2}.get(name, 2.0)
-        out, _ = call(q, k, v, table, lens, scale, **features)
+        out, _ = call(q, *ends, k, v, table, lens, scale, **features)
         return {"answered": list(out.shape)}
+
+    def _refused_write(self, k: Any, v: Any, slots: Any) -> dict[str, Any]:
+        """The same for a write."""
+        wrong = self.given.setting.refuse
+        if wrong == "dtype of the slots":
+            slots = slots.to(self.torch.float32)
+        elif wrong == "number of slots":
+            slots = slots[:-1].contiguous()
+        elif wrong == "shape of the new values":
+            v = v[..., : v.shape[-1] // 2].contiguous()
+        elif wrong == "KV heads of the new tokens":
+            k, v = (self.torch.cat([x, x[:, :1]], 1) for x in (k, v))
+        self.kernel.write(k, v, self.k, self.v, slots)
+        return {"answered": "a write"}

@@ -9,6 +9,7 @@ from . import (
     batch,
     errors,
     evict,
+    kernel_calls,
     kernel_values,
     kernels,
     keys,
@@ -30,7 +31,8 @@ from .registry import FAULTS, Make
 __all__ = ["FAULTS", "make"]
 PLANTED = (
     *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
-    *(scheduling, progress, lives, preemption, resume, relations, kernels, kernel_values, ranks),
+    *(scheduling, progress, lives, preemption, resume, relations, ranks),
+    *(kernels, kernel_values, kernel_calls),
 )
 """The modules that have entered their faults in FAULTS."""
 

@@ -70,7 +70,7 @@ class GatherKernel:
         mapped = slot_mapping >= 0
         slots = slot_mapping[mapped]
         for cache, new in ((k_cache, k), (v_cache, v)):
-            cache.flatten(0, 1)[slots] = new[mapped].to(cache.dtype)
+            cache.flatten(0, 1)[slots] = self.stored(new[mapped], cache.dtype)
 
     def copy_blocks(self, caches: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> None:
         for cache in caches:
@@ -78,6 +78,10 @@ class GatherKernel:
                 cache[target].copy_(cache[source])
 
     # ------------------------------------------------------------ steps
+
+    def stored(self, new: Any, dtype: Any) -> Any:
+        """New tokens as a cache of this dtype holds them; torch makes NaN of what is too large for fp8."""
+        return new.clamp(-448, 448).to(dtype) if dtype == torch.float8_e4m3fn else new.to(dtype)
 
     def check(self, form: Any, *arguments: Any, **features: Any) -> None:
         """Raise BadInput for what is not served."""
@@ -165,4 +169,11 @@ class GatherKernel:
     def softmax(self, scores: Any, values: Any) -> tuple[Any, Any]:
         """scores [Hkv, T, G, n], values [Hkv, 1, n, D] -> [Hkv, T, G, D] and the log of sums [Hkv, T, G]."""
         lse = torch.logsumexp(scores, -1)
-        return torch.matmul(torch.exp(scores - lse[..., None]), values), lse
+        return self.summed(torch.exp(scores - lse[..., None]), values, scores > -torch.inf), lse
+
+    def summed(self, weights: Any, values: Any, seen: Any) -> Any:
+        """Weights [Hkv, T, G, n] times values [Hkv, 1, n, D], of the tokens that each query sees."""
+        if values.isfinite().all():
+            return torch.matmul(weights, values)
+        held = torch.where(seen[..., None], values[:, :, None], 0.0)  # 0 * NaN is NaN
+        return torch.matmul(weights[..., None, :], held)[..., 0, :]

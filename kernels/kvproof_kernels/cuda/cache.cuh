@@ -23,8 +23,9 @@ struct CopyCache {
 struct CopyPair {
     long long source, target;
 };
+constexpr int MOST_CACHES = 128;  // of a launch: 64 layers; parameters may have 4 KiB
 struct CopyParams {
-    const CopyCache* caches;
+    CopyCache caches[MOST_CACHES];
     const CopyPair* pairs;
     int cache_count, pair_count;
     int blocks_per_cache;  // blocks of threads; any number is right
@@ -113,7 +114,7 @@ template <class Piece> PAGED_FN void copy_pieces(const CopyParams& p, const Copy
 
 // Grid (blocks_per_cache, cache_count): copy whole blocks within each cache.
 static __global__ void __launch_bounds__(CACHE_THREADS) paged_copy_blocks(const __grid_constant__ CopyParams p) {
-    const CopyCache cache = p.caches[blockIdx.y];
+    const CopyCache& cache = p.caches[blockIdx.y];
     if (((unsigned long long)cache.memory | cache.stride | cache.bytes) % 16 == 0) copy_pieces<uint4>(p, cache);
     else copy_pieces<char>(p, cache);
 }

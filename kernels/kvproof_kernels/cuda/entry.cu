@@ -7,7 +7,7 @@
 using namespace paged;
 using Core = KVPROOF_CORE;
 
-extern "C" int kvproof_params_bytes() { return sizeof(Params); }
+extern "C" int kvproof_decode_bytes() { return sizeof(Params); }
 extern "C" int kvproof_shared_bytes() { return shared_bytes<Core>(); }
 
 // Attention, and the combination of the splits where there are several. `stream` is a CUDA stream, under the

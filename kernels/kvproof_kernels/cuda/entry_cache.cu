@@ -5,8 +5,8 @@
 
 using namespace paged;
 
-extern "C" int kvproof_write_params_bytes() { return sizeof(WriteParams); }
-extern "C" int kvproof_copy_params_bytes() { return sizeof(CopyParams); }
+extern "C" int kvproof_write_bytes() { return sizeof(WriteParams); }
+extern "C" int kvproof_copy_blocks_bytes() { return sizeof(CopyParams); }
 
 extern "C" int kvproof_write(const WriteParams* p, void* stream) {
     return launch(paged_write<KVPROOF_KV, KVPROOF_SOURCE>, dim3(p->tokens), CACHE_THREADS, 0, *p, stream);

@@ -6,7 +6,7 @@
 using namespace paged;
 using Core = KVPROOF_CORE;
 
-extern "C" int kvproof_params_bytes() { return sizeof(PrefillParams); }
+extern "C" int kvproof_prefill_bytes() { return sizeof(PrefillParams); }
 extern "C" int kvproof_shared_bytes() { return prefill_shared_bytes<Core>(); }
 
 extern "C" int kvproof_prefill(const PrefillParams* p, void* stream) {

@@ -5,6 +5,7 @@
 // A block of threads takes some of them, and streams the tokens that these see through shared memory, one tile of K and
 // V in use and one on its way. Each warp has rows of its own and keeps their running softmax in registers.
 #pragma once
+#include "alone.cuh"
 #include "slice.cuh"
 
 namespace paged {
@@ -214,6 +215,7 @@ template <class T, int D_, int FEATURES> struct PrefillTensor : QueryTile<64, FE
     }
 
     __device__ __forceinline__ void finish() {
+        unsigned broken = 0;  // a bit for each row of the warp
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
@@ -222,10 +224,20 @@ template <class T, int D_, int FEATURES> struct PrefillTensor : QueryTile<64, FE
             if (to < 0) continue;
             const float factor = sum[r] == 0 ? 0 : p.v_scale / sum[r];
 #pragma unroll
-            for (int i = 0; i < D / 8; i++)
-                ((unsigned*)p.out)[(to * D + i * 8) / 2 + lane % 4] =
-                    pack_floats<T>(acc[i][r * 2] * factor, acc[i][r * 2 + 1] * factor);
+            for (int i = 0; i < D / 8; i++) {
+                const float a = acc[i][r * 2] * factor, b = acc[i][r * 2 + 1] * factor;
+                ((unsigned*)p.out)[(to * D + i * 8) / 2 + lane % 4] = pack_floats<T>(a, b);
+                if (a != a || b != b) broken |= 1u << (lane / 4 + r * 8);
+            }
             if (p.lse && lane % 4 == 0) p.lse[to] = logarithm(top[r], sum[r]);
+        }
+        if (!(broken = any_bits(broken))) return;
+#pragma unroll 1
+        for (int r = 0; r < 16; r++) {
+            const float peak = __shfl_sync(~0u, r < 8 ? top[0] : top[1], r * 4);
+            const float total = __shfl_sync(~0u, r < 8 ? sum[0] : sum[1], r * 4);
+            if (broken >> r & 1)
+                attend_alone<KV, Q, D>((const Base&)*this, warp * 16 + r, peak, total == 0 ? 0 : p.v_scale / total);
         }
     }
 };
@@ -324,6 +336,7 @@ template <class KV_, class Q_, int D_, int FEATURES> struct PrefillLanes : Query
     }
 
     __device__ __forceinline__ void finish() {
+        unsigned broken = 0;  // a bit for each row of the warp
 #pragma unroll
         for (int r = 0; r < WARP_ROWS; r++) {
 #pragma unroll
@@ -334,10 +347,18 @@ template <class KV_, class Q_, int D_, int FEATURES> struct PrefillLanes : Query
 #pragma unroll
             for (int i = 0; i < OUTS; i++) {
                 const int d = (i / SPLIT * 32 + lane) * SPLIT + i % SPLIT;
-                if (d < D) from_float(acc[r][i] * factor, ((Q*)p.out)[to * D + d]);
+                const float value = acc[r][i] * factor;
+                if (d < D) from_float(value, ((Q*)p.out)[to * D + d]);
+                if (d < D && value != value) broken |= 1u << r;
             }
-            if (p.lse && lane == 0) p.lse[to] = logarithm(top[r], sum[r]);
+            if (lane) continue;
+            if (p.lse) p.lse[to] = logarithm(top[r], sum[r]);
+            query[r] = top[r], query[WARP_ROWS + r] = factor;  // for the rows that are done again
         }
+        broken = any_bits(broken);
+#pragma unroll 1
+        for (int r = 0; r < WARP_ROWS; r++)
+            if (broken >> r & 1) attend_alone<KV, Q, D>((const Base&)*this, row(r), query[r], query[WARP_ROWS + r]);
     }
 };
 

@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <initializer_list>
+#include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -132,6 +133,9 @@ int main(int argc, char** argv) {
     if (!library) fail(dlerror());
     const auto kernel = reinterpret_cast<int (*)(const void*, std::uint64_t)>(dlsym(library, argv[2]));
     if (!kernel) fail(dlerror());
+    const auto parameter_bytes =
+        reinterpret_cast<int (*)()>(dlsym(library, (std::string(argv[2]) + "_bytes").c_str()));
+    if (!parameter_bytes) fail(dlerror());
     const int file = open(argv[3], O_RDWR);
     struct stat status;
     if (file < 0 || fstat(file, &status) || status.st_size < Word(sizeof(Header))) fail("the case cannot be read");
@@ -142,6 +146,9 @@ int main(int argc, char** argv) {
     const auto* pointers = reinterpret_cast<const Word*>(original + header->tables);
     buffers = reinterpret_cast<const Buffer*>(pointers + header->pointers);
     const auto* ranges = reinterpret_cast<const Range*>(buffers + header->buffers);
+    for (const Buffer* b = buffers; b < buffers + header->buffers; b++)
+        if (b->place == header->params && b->bytes != parameter_bytes())
+            fail("the parameters have another size than the kernel's struct");
     for (char* memory : {image, original})
         for (Word i = 0; i < header->pointers; i++)
             *reinterpret_cast<Word*>(memory + pointers[i]) += reinterpret_cast<Word>(image);

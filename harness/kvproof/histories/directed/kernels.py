@@ -67,6 +67,16 @@ def _unused() -> Iterator[Template]:
                                             call("prefill", padding="negative"), call("prefill", padding="huge")],
               lambda b: (b + 3, 2 * b, 1), setting={"queries": (5, 3, 1)}, needs=("prefill",), stands_for=CRASH)
 
+    def long(op: str, **args: Any) -> list[Operation]:
+        return [call(op, **args), *(call(op, poison="nan", poisoned=which, **args) for which in ("k", "v"))]
+
+    yield _of("unused-long", "KERN-002", long("decode"), (1037, 530), prefer="bf16", setting={"kv_heads": 1}, stands_for=CRASH,
+              note="the tail behind 512 and 1024 tokens: a later tile, a later split")
+    yield _of("unused-prefill-long", "KERN-002", long("prefill", queries=(3,)), (530,), prefer="bf16", setting={"kv_heads": 1}, needs=("prefill",), stands_for=CRASH)
+    wide = [call(padding=p, poison="nan", spare=n) for p in ("foreign", "negative", "huge") for n in (1, 700)]
+    yield _of("unused-wide-table", "KERN-002", wide, lambda b: (b + 3, 5 * b), prefer="bf16", setting={"kv_heads": 1}, stands_for=CRASH,
+              note="a table as wide as the longest request there may be, or with blocks reserved ahead: entries are loaded many at a time")
+
 
 def _placed() -> Iterator[Template]:
     calls = [call(topology=t) for t in TOPOLOGIES]
@@ -98,8 +108,16 @@ def _edges() -> Iterator[Template]:
     yield _of("edges-of-splits-values", "KERN-005", [call()], (255, 256, 257, 511, 512, 513, 1537), setting={"kv_heads": 1})
     yield _of("empty", "KERN-005", [call(poison="nan", lengths=(0, 0, 0)), call(poison="nan"), call(poison="nan", padding="negative", spare=0, lengths=(0,))],
               lambda b: (0, b, 0, 1), needs=("empty",), stands_for=CRASH, note="rows of padding: zeros and -inf, and nothing is read")
+    yield _of("empty-batch", "KERN-005", _empty_batch, (), needs=("empty",), stands_for=CRASH,
+              note="a step without work: a grid of no blocks cannot be launched, and nothing has no maximum")
     for dtype in ("bf16", "fp8_e4m3"):
         yield _of(f"edges-{dtype}", "KERN-005", [call()], lambda b: (0, 1, b, b + 1, 3 * b - 1), dtype=dtype, stands_for=CRASH)
+
+
+def _empty_batch(size: int, serves: Serves) -> Sequence[Operation]:
+    """No rows at all, and rows that ask for nothing."""
+    prefills = [call("prefill"), call("prefill", lengths=(5, 1), queries=(0, 0))] if "prefill" in serves.capabilities else []
+    return [call(), *prefills, *([call("write", slots=())] if "write" in serves.capabilities else [])]
 
 
 def _bounds() -> Iterator[Template]:
@@ -118,6 +136,17 @@ def _wide() -> Iterator[Template]:
     yield _of("offsets-past-31-bits", "KERN-007", [call()], lambda b: (3 * b + 1,), num_blocks=PAST_31_BITS, prefer="fp16", head_size=128,
               setting={"payload": "coded", "probes": "pages", "topology": "highest", "kv_heads": 8, "sparse": True}, stands_for=("KERN-006", "KERN-001"),
               note="block id times stride wraps in 32 bits; the pool is address space, only blocks in use are memory")
+    last = PAST_31_BITS - 1
+
+    def slots(size: int, serves: Serves) -> Sequence[Operation]:
+        return [call("write", slots=((last + 1) * size - 1, -1, last * size, size))]
+
+    moves = [call("copy_blocks", pairs=((last, 1), (2, last), (last, last - 1)))]
+    others: dict[str, Sequence[Operation] | Calls] = {"prefill": [call("prefill", queries=(3,))], "write": slots, "copy_blocks": moves}
+    for name, calls in others.items():
+        yield _of(f"offsets-past-31-bits-{name.replace('_', '-')}", "KERN-007", calls, lambda b: (b + 1,), num_blocks=PAST_31_BITS, prefer="fp16", head_size=128,
+                  setting={"topology": "highest", "kv_heads": 8, "sparse": True}, stands_for=("KERN-006", "KERN-014"), needs=(name,),
+                  note="the same product where tokens are written, copied and met by several queries")
 
 
 def _repeated() -> Iterator[Template]:
@@ -150,6 +179,23 @@ def _refused() -> Iterator[Template]:
               "shape of the values", "rank of the cache")
     yield _of("refuse-shapes", "KERN-009", [call(refuse=what) for what in shapes], lambda b: (b + 1, 2),
               note="tensors that contradict each other: no kernel may run into them")
+    prefills = ("rows of the table", "head size of the query", "query heads", "entries of cu_seqlens_q", "dtype of cu_seqlens_q")
+    yield _of("refuse-prefill", "KERN-009", [call("prefill", queries=(3, 2), refuse=what) for what in prefills], lambda b: (b + 1, 2), needs=("prefill",))
+    writes = ("dtype of the slots", "number of slots", "shape of the new values", "KV heads of the new tokens")
+    yield _of("refuse-write", "KERN-009", [call("write", slots=(3, 0), refuse=what) for what in writes], lambda b: (b + 1,), needs=("write",),
+              note="K is stored before V is looked at")
+
+    def narrow(size: int, serves: Serves) -> Sequence[Operation]:
+        return [call(), call(refuse="columns of the table")] if serves.table_multiple > 1 else []
+
+    yield _of("refuse-table-width", "KERN-009", narrow, lambda b: (b + 1, 2), note="the table is loaded in pieces of many entries: another width reads past its end")
+
+    def strides(size: int, serves: Serves) -> Sequence[Operation]:
+        prefills = [call("prefill", strided=which, queries=(3, 2)) for which in ("q", "table")] if "prefill" in serves.capabilities else []
+        return [*(call(strided=which) for which in ("q", "table")), *prefills]
+
+    yield _of("strides", "KERN-009", strides, lambda b: (b + 1, 2), stands_for=CRASH,
+              note="q as a part of a projection of q, k and v, the table as columns of a wider one: served or refused, not taken for contiguous")
 
 
 def _log_sums() -> Iterator[Template]:
@@ -238,6 +284,8 @@ def _stores() -> Iterator[Template]:
                   dtype=dtype, num_blocks=6, needs=("copy_blocks",), note="a pair reads what the one before it has written")
     yield _of("write-other-dtype", "KERN-014", lambda b, _: [call("write", slots=_spread(6 * b), source="bf16")], few, dtype="fp16", num_blocks=6, needs=("write",),
               note="bits of one 16-bit type taken for the other's: convert, or refuse")
+    yield _of("write-rounds", "KERN-014", lambda b, _: [call("write", slots=_spread(6 * b), payload="ties")], few, dtype="fp8_e4m3", num_blocks=6, needs=("write",),
+              note="halfway between two numbers, and past the largest: to even, and not NaN")
     yield _of("write-many", "KERN-014", many, few, num_blocks=40, needs=("write",), note="more tokens than one group of threads takes")
     pairs = ((0, 3), (3, 5), (1, 0), (5, 2), (4, 6), (6, 7), (7, 8), (2, 9), (9, 10), (10, 11))
     yield _of("copy-blocks-many", "KERN-014", [call("copy_blocks", pairs=pairs)], few, num_blocks=12, needs=("copy_blocks",))
@@ -257,6 +305,14 @@ def _prefills() -> Iterator[Template]:
     yield _of("prefill-long", "KERN-015", [call("prefill"), call("prefill", topology="reversed")], (600, 300), prefer="bf16", setting={"queries": (40, 5)}, needs=("prefill",))
     yield _of("prefill-tiles", "KERN-015", [call("prefill")], (210, 40), prefer="bf16", setting={"queries": (150, 40), "kv_heads": 1}, needs=("prefill",),
               note="a row and a batch of more query tokens than a tile of 64 or 128")
+    def spoilt(size: int, serves: Serves) -> Sequence[Operation]:
+        calls = [call("prefill", spoilt=(1,), poisoned=which) for which in ("k", "v")]
+        windows = [call("prefill", spoilt=(1, 12), poisoned="v", features={"window": 9}), call(spoilt=(10,), poisoned="v", queries=(), features={"window": 9})]
+        return [*calls, *(windows if "window" in serves.features else [])]
+
+    for dtype in ("fp32", "bf16"):
+        yield _of(f"prefill-spoilt-{dtype}", "KERN-015", spoilt, (40, 21), dtype=dtype, group=4, setting={"queries": (7, 2), "kv_heads": 1}, needs=("prefill",),
+                  note="NaN in a later draft, or before the window: 0 * NaN is NaN, and the drafts before it are accepted or not by it")
     yield _of("prefill-groups", "KERN-015", [call("prefill")], (50, 9), prefer="fp16", group=3, setting={"queries": (20, 9), "kv_heads": 3}, needs=("prefill",))
 
 
