@@ -24,7 +24,8 @@ class RankLost(ContractError):
 
 
 class Diverged(ContractError):
-    """Ranks whose state differs from the driver's; the step has no effect."""
+    """Ranks whose state differs from the driver's: seen before a step it has no effect, else the group has to
+    be formed again, without them."""
 
 
 class RankGone(Exception):
@@ -85,7 +86,7 @@ class RankGroup(Protocol):
 
         Raises:
             OutOfBlocks, Refused, UnknownSequence, BadInput: nothing has changed on any rank.
-            Diverged: some rank's state differs; nothing has changed.
+            Diverged: some rank's state differs.
             RankLost: a rank is dead or stuck; see `form`.
             RankGone: the driver's own process ended in this step.
         """
@@ -93,6 +94,8 @@ class RankGroup(Protocol):
 
     def form(self) -> None:
         """Form the group again of all ranks that run; they agree on one epoch, and it goes on from there.
+
+        A rank that is not running now never comes back: it may hold a step that the others do not see.
 
         Raises:
             RankLost: a further rank was lost while forming.

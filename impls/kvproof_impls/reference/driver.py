@@ -22,7 +22,7 @@ from .rank import (
     pack_size,
     pack_target,
     unpack,
-    unpack_sizes,
+    unpack_size,
     unpack_state,
 )
 from .replica import Hit, Plan
@@ -53,7 +53,7 @@ class Driver:
 
     def start(self) -> None:
         """The first time: agree on a capacity, the least of all ranks."""
-        sizes = [unpack_sizes(body)[0] for body in self._ask(Kind.SIZE).values()]
+        sizes = [unpack_size(body) for body in self._ask(Kind.SIZE).values()]
         capacity = min([self.rank.num_blocks, *sizes])
         self._ask(Kind.START, pack_size(capacity))
         self.rank.replica = self.rank.replica_type(capacity, self.rank.block_size)
@@ -92,9 +92,10 @@ class Driver:
                 raise Diverged(f"rank {apart[0]}: another digest than the driver's")
             raise Refused(", ".join(f"rank {r}: {why}" for r, why in refused.items()))
         rank.apply(prepared)
-        done = self._ask(Kind.COMMIT)
+        done = self._ask(Kind.COMMIT, refusable=True)
         apart = [r for r, answer in done.items() if answer != prepared.digest]
-        if apart:
+        if apart:  # the others have the step: they go on when the group is formed without these
+            rank.lost |= set(apart)
             raise Diverged(f"rank {apart[0]}: another digest than the driver's")
         return answers
 
@@ -126,7 +127,7 @@ class Driver:
     def agreed(self, hit: Hit) -> int:
         """Blocks of the hit that all ranks have."""
         answers = self._ask(Kind.MATCH, pack_hit(hit))
-        return min([len(hit), *(unpack_sizes(body)[0] for body in answers.values())])
+        return min([len(hit), *(unpack_size(body) for body in answers.values())])
 
     def _operation(self, plan: Plan, name: str, seq: int, tokens: Sequence[int], hit: Hit) -> int | None:
         replica, size = self.rank.replica, self.rank.block_size
