@@ -19,7 +19,16 @@ from kvproof.contract.errors import (
 )
 from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits
 from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy
-from kvproof.contract.ranks import Diverged, Network, RankGone, RankGroup, RankGroupOptions, RankLost
+from kvproof.contract.ranks import (
+    Diverged,
+    Network,
+    RankGone,
+    RankGroup,
+    RankGroupOptions,
+    RankLost,
+    RankProcess,
+    Tap,
+)
 from kvproof.contract.scheduler import Scheduler, SchedulerOptions
 
 __all__ = [
@@ -42,9 +51,11 @@ __all__ = [
     "RankGroup",
     "RankGroupOptions",
     "RankLost",
+    "RankProcess",
     "Refused",
     "Scheduler",
     "SchedulerOptions",
+    "Tap",
     "UnknownSequence",
     "require_new",
     "require_tokens",

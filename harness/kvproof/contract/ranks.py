@@ -143,3 +143,66 @@ class RankGroupOptions(Protocol):
     def refuse(self, rank: int) -> None:
         """The rank says no to the next decision that it is asked about, as when its memory is short."""
         ...
+
+
+class Tap(Protocol):
+    """What a rank process shows each of its messages to: the harness counts them, does to them what a history
+    says, and ends the process between two of them."""
+
+    def outgoing(self, target: int, data: bytes) -> Sequence[tuple[float, bytes]]:
+        """(seconds from now, data) of what is sent in place of it, in this order; called in order of sending."""
+        ...
+
+    def passed(self) -> None:
+        """A message was sent, or has been received and not been looked at: the process may end or stop here."""
+        ...
+
+
+class RankProcess(Protocol):
+    """One rank in a process of its own.
+
+    Made in each process by a factory `make_rank_process(rank, world, num_blocks, block_size, rendezvous, *,
+    timeout, tap)`, which returns when all have come. rendezvous: an address that torch.distributed takes, such
+    as "file:///path" of a file that is not there yet. timeout: seconds after which a silent rank is lost. tap:
+    a `Tap`, or None.
+
+    The processes that do not drive are in `serve` all the time, in a thread; the questions come from another
+    one between two steps. Options are those of `RankGroupOptions` without the rank.
+    """
+
+    capabilities: frozenset[str]
+
+    @property
+    def drives(self) -> bool:
+        """This process steps; the others serve. Another one may after `form`."""
+        ...
+
+    def step(self, operations: Sequence[Operation]) -> list[int | None]:
+        """As `RankGroup.step`, in the process that drives."""
+        ...
+
+    def serve(self) -> None:
+        """In the others: work until the driver stops. Raises RankLost."""
+        ...
+
+    def stop(self) -> None:
+        """In the process that drives: the others' `serve` returns."""
+        ...
+
+    def form(self) -> None:
+        """As `RankGroup.form`, called by every survivor when nobody serves.
+
+        Raises:
+            RankLost: naming this rank alone if the others have formed a group without it.
+        """
+        ...
+
+    def table(self, seq: int) -> Sequence[int]: ...
+
+    def digest(self) -> bytes: ...
+
+    def epoch(self) -> int: ...
+
+    def free_blocks(self) -> int: ...
+
+    def lost(self) -> Sequence[int]: ...

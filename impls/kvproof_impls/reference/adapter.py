@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvproof.contract import Network
+from kvproof.contract import Network, RankProcess, Tap
 
 from .manager import Manager
 from .ranks import Group
@@ -54,3 +54,21 @@ def make_ranks(pools: Sequence[int], block_size: int, network: Network) -> Group
 def make_ranks_own(pools: Sequence[int], block_size: int, network: Network) -> Group:
     """The same with block numbers of each rank's own."""
     return Group(pools, block_size, network, own_ids=True)
+
+
+def make_rank_process(
+    rank: int,
+    world: int,
+    num_blocks: int,
+    block_size: int,
+    rendezvous: str,
+    *,
+    timeout: float = 10.0,
+    tap: Tap | None = None,
+) -> RankProcess:
+    """One rank in a process of its own over gloo, with block numbers of its own; needs torch."""
+    from .processes import join
+
+    return join(
+        rank, world, num_blocks, block_size, rendezvous, timeout=timeout, tap=tap, own_ids=True
+    )

@@ -28,6 +28,10 @@ from .rank import (
 from .replica import Hit, Plan
 
 
+CLOSED = b""
+"""In place of a message: its source will never answer."""
+
+
 class Transport(Protocol):
     """How the driver reaches the other ranks."""
 
@@ -173,12 +177,15 @@ class Driver:
         self.serial += 1
         data = pack(kind, self.generation, self.serial, body)
         answers: dict[int, Any] = {}
-        waiting = set(self.others)
+        waiting, closed = set(self.others), set[int]()
         for _ in range(self.tries):
             for other in sorted(waiting):
                 self.transport.send(other, data)
             while waiting and (came := self.transport.receive()) is not None:
                 source, answer = came[0], unpack(came[1])
+                if came[1] == CLOSED and source in waiting:
+                    waiting.discard(source)
+                    closed.add(source)
                 if answer is None or answer[1:3] != (self.generation, self.serial):
                     continue  # damaged, or to a question of before
                 waiting.discard(source)
@@ -186,7 +193,7 @@ class Driver:
                 answers[source] = Refused(answer[3].decode()) if refusal else answer[3]
             if not waiting:
                 break
-        return answers, sorted(waiting)
+        return answers, sorted(waiting | closed)
 
     def _lose(self, ranks: Iterable[int], why: str) -> None:
         """Tell the survivors, and raise."""
