@@ -8,11 +8,9 @@ kill the process.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import pickle
-import signal
 import struct
 import sys
 import time
@@ -30,6 +28,8 @@ from kvproof.subjects.drive_scheduler import drive_scheduler
 from kvproof.subjects.find import SubjectError, find
 from kvproof.subjects.growth import measure_growth
 from kvproof.subjects.making import arguments, wrong_arguments
+from kvproof.subjects.parent import die_with_parent
+from kvproof.subjects.rank_processes import GroupFactory, ProcessGroup, is_of_one_rank
 
 BEAT = struct.Struct("<qd")
 """Operation index (-1 the factory) and the monotonic second it began; 0.0 when idle."""
@@ -107,6 +107,8 @@ def describe_manager(manager: Any) -> dict[str, Any]:
         "policy": policy,
         "guard": guard if guard is None or isinstance(guard, str | int) else str(guard),
         "publish": str(getattr(manager, "publish", "commit")),
+        "processes": isinstance(manager, ProcessGroup),
+        "world": manager.crew.world if isinstance(manager, ProcessGroup) else 0,
     }
 
 
@@ -115,6 +117,8 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
     try:
         with beat(-1):
             make = find(spec).factory()
+            if is_of_one_rank(make):
+                make = GroupFactory(spec)
     except (SubjectError, SystemExit) as error:
         send(answers, ("cannot open", str(error) or describe(error)))
         return
@@ -125,12 +129,12 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             if kind == "run":
                 send(answers, ("observations", run_case(make, payload, beat)))
             elif kind == "describe":
-                given = arguments(payload)
+                given = arguments(make, payload)
                 if wrong := wrong_arguments(make, given):
                     send(answers, ("error", wrong))
                     continue
-                with beat(-1):
-                    send(answers, ("description", describe_subject(make(*given))))
+                with beat(-1), ending(make(*given)) as subject:
+                    send(answers, ("description", describe_subject(subject)))
             elif kind == "growth":
                 with beat(-1):
                     send(answers, ("growth", measure_growth(make, *payload)))
@@ -138,6 +142,16 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             raise
         except (Exception, SystemExit) as error:
             send(answers, ("error", describe(error)))
+
+
+@contextlib.contextmanager
+def ending(subject: Any) -> Iterator[Any]:
+    """The subject; its processes are given back in the end."""
+    try:
+        yield subject
+    finally:
+        if isinstance(subject, ProcessGroup):
+            subject.close()
 
 
 Driver = Callable[[Any, Case, Clock], Iterator[Observation]]
@@ -152,14 +166,15 @@ def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
     """Observations of one case on a fresh manager."""
     try:
         with beat(-1):
-            given = arguments(case.shape)
+            given = arguments(make, case.shape, case.history)
             subject = make(*given)
     except ContractError as error:  # its way to say that it does not serve this size
         return [Observation(outcome="unserved", detail=_made(case, error))]
     except (Exception, SystemExit) as error:
         return [Observation(outcome="error", detail=_made(case, error))]
     if case.profile == "ranks":
-        return list(drive_ranks(subject, case, beat, given[-1]))
+        with ending(subject):
+            return list(drive_ranks(subject, case, beat, given[-1]))
     return list(DRIVERS[case.profile](subject, case, beat))
 
 
@@ -167,14 +182,8 @@ def _made(case: Case, error: BaseException) -> str:
     return f"make{case.shape}: {describe(error)}"
 
 
-def _die_with_parent() -> None:
-    """A parent that is killed cannot stop a worker that hangs in a call: on Linux the kernel does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     spec, beat = sys.argv[1], Beat(sys.argv[2])
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of the subject, C code included, must not break the frames
