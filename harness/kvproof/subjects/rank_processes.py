@@ -15,12 +15,14 @@ from kvproof.subjects.crew import Crew, Member
 from kvproof.subjects.drive import Nonsense
 from kvproof.subjects.network import Hung
 
-TIMEOUT, SHORT = 4.0, 1.5
+TIMEOUT, SHORT = 4.0, 1.0
 """Seconds in which a rank answers; short where messages are lost and ranks stop, which costs that time."""
 MOST = 9.0
 """Seconds for one order: less than a call may take."""
 DYING = 0.1
 """Seconds in which a process that is about to end has ended."""
+CLOSING = 0.3
+"""Seconds in which a rank leaves its group; a process that takes longer is ended, not used again."""
 ARGUMENTS = ("rank", "world", "num_blocks", "block_size", "rendezvous")
 
 
@@ -268,10 +270,10 @@ class ProcessGroup:
         usable: dict[int, bool] = {}
         order = sorted(r for r in range(len(self.members)) if r not in network.dead | network.stopped)
         for rank in order:
-            self.members[rank].send("close", network.timeout)
+            self.members[rank].send("close", CLOSING)
         for rank in order:
             with contextlib.suppress(RankGone, Hung):
-                usable[rank] = self._answer(rank, network.timeout + 1) is True
+                usable[rank] = self._answer(rank, CLOSING + 1) is True
         kept = [m for r, m in enumerate(self.members) if usable.get(r)]
         for member in self.members:
             if member not in kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
@@ -26,6 +27,8 @@ MOST = 1 << 30
 BEAT = b"beat"
 """Sent while no step is under way, so that a driver that is idle is told from one that is stuck."""
 STOP = b""
+MOST_UNDER_WAY = 16
+"""Parts of messages to a rank that are kept until they are sent; one with so many is stuck."""
 FOREVER = timedelta(days=1000)
 
 
@@ -49,9 +52,11 @@ class Link:
         place = dist.PrefixStore(f"kvproof/{generation}", store)
         self.group = dist.ProcessGroupGloo(place, self.members.index(rank), len(members), self.limit)
         self._sending = threading.Lock()
+        # gloo sends when the target receives: to wait for a stuck one would stop all others too.
+        self._under_way: dict[int, deque[Any]] = {r: deque(maxlen=MOST_UNDER_WAY) for r in self.members}
 
     def send(self, target: int, data: bytes) -> None:
-        """Raises RuntimeError when the target is dead, or stuck for the timeout."""
+        """Hand the message to gloo; raises RuntimeError when the target is known to be dead."""
         if self.tap is None or data in (STOP, BEAT):
             self._send(target, data)
             return
@@ -76,7 +81,12 @@ class Link:
             for part in (whole[:FRAME], whole[FRAME:]):
                 if part:
                     tensor = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-                    self.group.send([tensor], place, 0).wait(self.limit)
+                    self._under_way[target].append(self.group.send([tensor], place, 0))
+
+    def flush(self, target: int) -> None:
+        """Wait until the last message is sent; raises RuntimeError when it cannot be within the timeout."""
+        if self._under_way[target]:
+            self._under_way[target][-1].wait(self.limit)
 
     def receive(self, source: int, limit: timedelta | None = None) -> bytes:
         """The next message from the source; raises RuntimeError when it is dead, or silent for the limit."""
@@ -127,7 +137,7 @@ class Asking:
     def send(self, target: int, data: bytes) -> None:
         try:
             self.link.send(target, data)
-        except RuntimeError:  # dead or stuck
+        except RuntimeError:  # dead
             self.answers.put((target, CLOSED))
 
     def receive(self) -> tuple[int, bytes] | None:

@@ -26,7 +26,7 @@ from .rank import Kind, Rank, pack, pack_size
 
 __all__ = ["Process", "ProcessDriver", "dist", "join"]
 
-GRACE = 1.0
+GRACE = 0.5
 """Seconds in which a driver that lives has said who is lost."""
 
 
@@ -109,9 +109,11 @@ class Process:
         """On the driver: the others' `serve` returns."""
         if self.driver and self.asking:
             self.asking.close()
-            for other in self.driver.others:
-                with contextlib.suppress(RuntimeError):  # the dead do not serve
+            # After a loss nobody serves, and gloo would wait for someone who does.
+            for other in self.driver.others if not self.rank.lost else ():
+                with contextlib.suppress(RuntimeError):  # dead
                     self.link.send(other, STOP)
+                    self.link.flush(other)
 
     def serve(self) -> None:
         """On every other rank: answer the driver until it stops.
@@ -159,7 +161,7 @@ class Process:
         self.store.set(f"{place}/here/{self.rank.number}", "1")
         begun = time.monotonic()
         wanted = [r for r in self.members if r not in self.rank.lost]
-        while (spent := time.monotonic() - begun) < self.timeout + 1:
+        while (spent := time.monotonic() - begun) < self.timeout:
             # Whoever has closed its link is dead, or forms the group too and is here soon.
             awaited = set(wanted) - (closed if spent > GRACE else set())
             if all(self._here(place, r) for r in awaited) or self.store.check([f"{place}/members"]):
