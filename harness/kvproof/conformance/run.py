@@ -36,7 +36,7 @@ OWN_KERNELS = ("cpu_kernel", "torch_gather", "torch_sdpa", "cuda_shim", "cuda_sh
 def default_subjects(profile: str, deep: bool) -> tuple[str, ...]:
     """Who is judged when nobody is named."""
     if profile == "ranks":
-        return ("reference", "reference:make_ranks_own")
+        return ("reference", "reference:make_ranks_own", "reference:make_rank_process", "plain")
     if profile != "kernel":
         return ("reference", "plain")
     return (*OWN_KERNELS, "cuda_shim:make_tsan") if deep else OWN_KERNELS

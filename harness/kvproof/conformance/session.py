@@ -25,6 +25,7 @@ from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
 from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT, Outcome
+from kvproof.subjects.rank_processes import widened
 
 RANDOM = {
     "manager": "KVP-POOL-001",
@@ -118,6 +119,9 @@ class Session:
         """Capabilities, and what attributes and optional members add: reserved, match, evict:lru-tail."""
         d = self.description
         gates = set(d["capabilities"])
+        gates |= ({"processes"} if d.get("processes") else set()) | (
+            {f"world:{d['world']}"} if d.get("world") else set()
+        )
         if self.settings.profile == "kernel":
             return frozenset(gates | ({"features"} if d["limits"].get("features") else set()))
         gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
@@ -140,7 +144,10 @@ class Session:
 
     def sized(self, case: Case) -> Case:
         """The case with so many blocks more as this subject reserves and keeps back in that shape."""
-        if case.kernel is not None or case.pools:
+        if case.pools:
+            pools = widened(case.pools, self.description["world"])
+            return case.model_copy(update={"pools": pools})
+        if case.kernel is not None:
             return case
         sized, extra = case, _kept(case, self.description)
         for _ in range(8):  # what it keeps may grow with the pool
@@ -208,7 +215,7 @@ class Session:
         fields = case.model_dump(include={"id", "aim", "num_blocks", "block_size", "seed", "note"})
         self.emit(Judged(operations=len(case.history), **fields))
         start = time.perf_counter()
-        outcome, findings = self.run(case)
+        outcome, findings = self.run_twice(case)
         spent = (time.perf_counter() - start) * 1e3
         # A kernel's process takes seconds to start again; a manager's does not.
         self.hangs += outcome.end == "timeout" or (outcome.end == "died" and case.profile == "kernel")
@@ -248,6 +255,15 @@ class Session:
         return outcome, [
             f for f in findings if f.requirement in known and (not wanted or f.requirement in wanted)
         ]
+
+    def run_twice(self, case: Case) -> tuple[Outcome, list[Finding]]:
+        """Real processes may be late because the machine is busy: what they do wrong, they do again."""
+        outcome, findings = self.run(case)
+        if "processes" not in self.gates or not (findings or outcome.end in ("timeout", "died")):
+            return outcome, findings
+        first = {f.requirement for f in findings}
+        outcome, findings = self.run(case)
+        return outcome, [f for f in findings if f.requirement in first]
 
     def _judge(self, case: Case, outcome: Outcome) -> list[Finding]:
         if case.kernel is not None:
@@ -367,7 +383,9 @@ class Session:
             return self._shows(c, requirement) is not None
 
         return (
-            shrink(case, shows, budget=250) if case.kernel is None else shrink_kernel(case, shows, budget=40)
+            shrink(case, shows, budget=20 if "processes" in self.gates else 250)
+            if case.kernel is None
+            else shrink_kernel(case, shows, budget=40)
         )
 
     def _shows(self, case: Case, requirement: str) -> Finding | None:

@@ -15,6 +15,8 @@ from kvproof.records import Case
 CHUNKS = 10
 RARER = 3
 """Each of these has a state a rank to look at: as many fewer are drawn."""
+RARER_IN_PROCESSES = 30
+"""There each takes seconds: lost messages are waited for."""
 
 
 @directed("TP")
@@ -27,7 +29,8 @@ def test_directed(case: Case, check: Callable[[Case], None]) -> None:
 def test_random_faults(chunk: int, session: Session) -> None:
     settings = session.settings
     results = []
-    for number in range(chunk, settings.histories // RARER, CHUNKS):
+    rarer = RARER_IN_PROCESSES if "processes" in session.gates else RARER
+    for number in range(chunk, settings.histories // rarer, CHUNKS):
         if session.spent:
             break
         results += session.check(rank_faults(settings.seed + number, session.gates))

@@ -150,11 +150,11 @@ class Tap(Protocol):
     says, and ends the process between two of them."""
 
     def outgoing(self, target: int, data: bytes) -> Sequence[tuple[float, bytes]]:
-        """(seconds from now, data) of what is sent in place of it, in this order; called in order of sending."""
+        """(seconds from now, data) of each message that is sent in its place; called in order of sending."""
         ...
 
     def passed(self) -> None:
-        """A message was sent, or has been received and not been looked at: the process may end or stop here."""
+        """A message was sent, or came and was not looked at yet: the process may end or stop here."""
         ...
 
 
@@ -162,9 +162,9 @@ class RankProcess(Protocol):
     """One rank in a process of its own.
 
     Made in each process by a factory `make_rank_process(rank, world, num_blocks, block_size, rendezvous, *,
-    timeout, tap)`, which returns when all have come. rendezvous: an address that torch.distributed takes, such
-    as "file:///path" of a file that is not there yet. timeout: seconds after which a silent rank is lost. tap:
-    a `Tap`, or None.
+    timeout, tap)`, which returns when all have come. rendezvous: an address that torch.distributed takes,
+    such as "file:///path" of a file that is not there yet. timeout: seconds after which a silent rank is
+    lost. tap: a `Tap`, or None.
 
     The processes that do not drive are in `serve` all the time, in a thread; the questions come from another
     one between two steps. Options are those of `RankGroupOptions` without the rank.

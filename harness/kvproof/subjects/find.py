@@ -124,6 +124,7 @@ def _folders() -> dict[str, Path]:
 def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
     facts = tomllib.loads((folder / "impl.toml").read_text(encoding="utf-8"))
     install = facts.get("install", "pip install {}")
+    needed = [*facts.get("requires", []), *facts.get("factories", {}).get(factory, {}).get("requires", [])]
     return Implementation(
         spec=spec,
         module=f"{IMPLEMENTATIONS}.{name}.adapter",
@@ -131,7 +132,7 @@ def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementati
         name=name if factory == "make" else f"{name}:{factory}",
         summary=facts.get("summary", ""),
         version=facts.get("version", ""),
-        requires={m: install.format(m) for m in facts.get("requires", [])},
+        requires={m: install.format(m) for m in needed},
         checkout=facts.get("checkout", ""),
         programs=tuple(facts.get("programs", ())),
         device=facts.get("device", ""),

@@ -23,6 +23,8 @@ DYING = 0.1
 """Seconds in which a process that is about to end has ended."""
 CLOSING = 0.3
 """Seconds in which a rank leaves its group; a process that takes longer is ended, not used again."""
+MEMBERS = ("step", "serve", "stop", "form", "table", "digest", "epoch", "free_blocks", "lost")
+OPTIONS = {"local_evict": "evict", "worker_view": "view", "refusing": "refuse"}
 ARGUMENTS = ("rank", "world", "num_blocks", "block_size", "rendezvous")
 
 
@@ -31,6 +33,11 @@ def is_of_one_rank(make: Callable[..., Any]) -> bool:
     with contextlib.suppress(TypeError, ValueError):
         return tuple(inspect.signature(make).parameters)[: len(ARGUMENTS)] == ARGUMENTS
     return False
+
+
+def widened(pools: Sequence[int], world: int) -> tuple[int, ...]:
+    """Pools of a larger group of the same capacity; world 0: any will do."""
+    return (*pools, *[max(pools)] * (world - len(pools)))
 
 
 class ProcessNetwork:
@@ -70,6 +77,7 @@ class ProcessGroup:
     def __init__(self, crew: Crew, pools: Sequence[int], block_size: int, network: ProcessNetwork) -> None:
         if crew.world and network.ends:
             raise Refused("a rank that ends or stops: torchrun would end all others")
+        pools = widened(pools, crew.world)
         self.crew, self.network = crew, network
         network.members = self.members = crew.take(len(pools))
         self.formed = list(range(len(pools)))
@@ -88,7 +96,10 @@ class ProcessGroup:
             self.close()
             raise
         self.capabilities = frozenset(opened[0]["capabilities"])
-        self.has = frozenset(opened[0]["members"])
+        wanted = {*MEMBERS, *(m for c, m in OPTIONS.items() if c in self.capabilities)}
+        if absent := wanted - set(opened[0]["members"]):
+            self.close()
+            raise Nonsense(f"a rank process has no {', '.join(sorted(absent))}")
 
     # ------------------------------------------------------------ orders
 
@@ -188,7 +199,7 @@ class ProcessGroup:
     def _settle(self) -> None:
         """Every survivor has seen the loss."""
         limit = min(self.network.timeout * 1.5 + 2, MOST - 1)
-        for rank, answer in self._all("settled", {r: (limit,) for r in self._others()}).items():
+        for rank, answer in self._all("settled", dict.fromkeys(self._others(), (limit,))).items():
             if isinstance(answer, Exception):
                 raise answer
             if not answer:
@@ -202,7 +213,7 @@ class ProcessGroup:
             self._ask(self.driver, "stop")
         self._settle()
         asked = [r for r in self.formed if network.running(r)]
-        found = self._all("form", {r: () for r in asked})
+        found = self._all("form", dict.fromkeys(asked, ()))
         if not found:
             raise RankLost(self.formed, "no rank is left")
         late, lost = set[int](), set[int]()

@@ -69,6 +69,4 @@ def make_rank_process(
     """One rank in a process of its own over gloo, with block numbers of its own; needs torch."""
     from .processes import join
 
-    return join(
-        rank, world, num_blocks, block_size, rendezvous, timeout=timeout, tap=tap, own_ids=True
-    )
+    return join(rank, world, num_blocks, block_size, rendezvous, timeout=timeout, tap=tap, own_ids=True)

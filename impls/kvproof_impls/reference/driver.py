@@ -27,7 +27,6 @@ from .rank import (
 )
 from .replica import Hit, Plan
 
-
 CLOSED = b""
 """In place of a message: its source will never answer."""
 
