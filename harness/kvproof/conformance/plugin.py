@@ -10,7 +10,7 @@ import pytest
 from kvproof.conformance.session import Session
 from kvproof.records import Case, Result, Verdict
 
-ONE_OF = 5
+ONE_OF = 7
 """Of the cases that cost real processes seconds one in so many runs, and all of them with --deep."""
 
 

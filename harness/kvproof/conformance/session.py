@@ -259,7 +259,7 @@ class Session:
     def run_twice(self, case: Case) -> tuple[Outcome, list[Finding]]:
         """Real processes may be late because the machine is busy: what they do wrong, they do again."""
         outcome, findings = self.run(case)
-        if "processes" not in self.gates or not (findings or outcome.end in ("timeout", "died")):
+        if "processes" not in self.gates or not (findings or outcome.end in _ENDS):
             return outcome, findings
         first = {f.requirement for f in findings}
         outcome, findings = self.run(case)

@@ -24,6 +24,8 @@ from kvproof.subjects.rank_worker import main
 
 WARM = ("torch.distributed", "kvproof.subjects.rank_worker")
 """What the server imports."""
+WARMING = 100.0
+"""Seconds for that."""
 
 
 @dataclass
@@ -91,6 +93,12 @@ class Crew:
         if under_torchrun.here():
             self.idle = [Member(orders) for orders in under_torchrun.collect()]
             self.world = len(self.idle)
+            return
+        # The first one waits for the server to import torch, which takes longer than a call may.
+        self.idle = [self._start()]
+        self.idle[0].send("ready")
+        with contextlib.suppress(EOFError):  # whoever uses it sees that
+            self.idle[0].answer(WARMING)
 
     def take(self, world: int) -> list[Member]:
         """So many processes, by rank.

@@ -15,7 +15,7 @@ from kvproof.subjects.crew import Crew, Member
 from kvproof.subjects.drive import Nonsense
 from kvproof.subjects.network import Hung
 
-TIMEOUT, SHORT = 4.0, 1.0
+TIMEOUT, SHORT = 4.0, 0.8
 """Seconds in which a rank answers; short where messages are lost and ranks stop, which costs that time."""
 MOST = 9.0
 """Seconds for one order: less than a call may take."""

@@ -31,6 +31,9 @@ class RankWorker:
         self.failed: BaseException | None = None
         """What `serve` ended with, where that is no loss of a rank."""
 
+    def ready(self) -> None:
+        """It answers: it is there."""
+
     def open(
         self, rank: int, world: int, num_blocks: int, block_size: int, rendezvous: str, timeout: float
     ) -> dict[str, Any]:

@@ -29,6 +29,8 @@ BEAT = b"beat"
 STOP = b""
 MOST_UNDER_WAY = 16
 """Parts of messages to a rank that are kept until they are sent; one with so many is stuck."""
+STARTING = 60.0
+"""Seconds in which all come for the first time; those that form the group again are there already."""
 FOREVER = timedelta(days=1000)
 
 
@@ -50,7 +52,8 @@ class Link:
         self.members, self.timeout, self.tap = list(members), timeout, tap
         self.limit = timedelta(seconds=timeout)
         place = dist.PrefixStore(f"kvproof/{generation}", store)
-        self.group = dist.ProcessGroupGloo(place, self.members.index(rank), len(members), self.limit)
+        coming = timedelta(seconds=STARTING if generation == 1 else 2 * timeout)
+        self.group = dist.ProcessGroupGloo(place, self.members.index(rank), len(members), coming)
         self._sending = threading.Lock()
         # gloo sends when the target receives: to wait for a stuck one would stop all others too.
         self._under_way: dict[int, deque[Any]] = {r: deque(maxlen=MOST_UNDER_WAY) for r in self.members}

@@ -139,10 +139,10 @@ class Process:
     def _lost(self, error: Exception) -> None:
         """Who is lost: whom the driver names, or the driver."""
         key = f"kvproof/{self.generation}/lost"
-        named = str(self.members[0])
-        with contextlib.suppress(RuntimeError):
-            self.store.wait([key], timedelta(seconds=min(self.timeout, GRACE)))
-            named = self.store.get(key).decode()
+        until = time.monotonic() + min(self.timeout, GRACE)
+        while not (said := self.store.check([key])) and time.monotonic() < until:
+            time.sleep(0.01)
+        named = self.store.get(key).decode() if said else str(self.members[0])
         self.rank.lost = set(map(int, named.split(",")))
         raise RankLost(sorted(self.rank.lost), str(error).splitlines()[0]) from None
 
