@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvproof import ledger, spec
 from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.plugin import Plugin
-from kvproof.conformance.session import FACTORIES, Session, Settings, file_name, first_look
+from kvproof.conformance.session import FACTORIES, OF_ONE_RANK, Session, Settings, file_name, first_look
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Level, Result, Verdict
 from kvproof.report.results import ResultWriter
@@ -36,7 +36,7 @@ OWN_KERNELS = ("cpu_kernel", "torch_gather", "torch_sdpa", "cuda_shim", "cuda_sh
 def default_subjects(profile: str, deep: bool) -> tuple[str, ...]:
     """Who is judged when nobody is named."""
     if profile == "ranks":
-        return ("reference", "reference:make_ranks_own", "reference:make_rank_process", "plain")
+        return ("reference", "reference:make_ranks_own", f"reference:{OF_ONE_RANK}", "plain")
     if profile != "kernel":
         return ("reference", "plain")
     return (*OWN_KERNELS, "cuda_shim:make_tsan") if deep else OWN_KERNELS

@@ -88,11 +88,14 @@ class Crew:
     """Of torchrun's group; 0 where any number can be started."""
     _groups: int = 0
     _folder: Any = None
+    _store: Any = None
 
     def __post_init__(self) -> None:
         if under_torchrun.here():
             self.idle = [Member(orders) for orders in under_torchrun.collect()]
             self.world = len(self.idle)
+            for member in self.idle:
+                member.orders.send(self.spec)
             return
         # The first one waits for the server to import torch, which takes longer than a call may.
         self.idle = [self._start()]
@@ -121,16 +124,18 @@ class Crew:
         if sys.platform != "win32":
             multiprocessing.get_context("forkserver").set_forkserver_preload(list(WARM))
         here, there = context.Pipe()
-        process: Any = context.Process(target=main, args=(there, self.spec), daemon=True)  # type: ignore[attr-defined]
+        process: Any = context.Process(target=main, args=(there,), daemon=True)  # type: ignore[attr-defined]
         process.start()
         there.close()
+        here.send(self.spec)
         return Member(here, process)
 
     def rendezvous(self) -> str:
         """An address of a group's own."""
         self._groups += 1
         if self.world:
-            return under_torchrun.ADDRESS
+            self._store = under_torchrun.new_store()
+            return f"tcp://{self._store.host}:{self._store.port}"
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="kvproof-ranks-")
         return (Path(self._folder.name) / str(self._groups)).as_uri()

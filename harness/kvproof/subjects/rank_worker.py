@@ -122,9 +122,13 @@ class RankWorker:
         return True
 
 
-def serve(orders: Connection, spec: str) -> None:
-    """Follow orders until end-of-file."""
+def serve(orders: Connection) -> None:
+    """Follow orders until end-of-file; what comes first is the implementation."""
     worker: RankWorker | None = None
+    try:
+        spec = orders.recv()
+    except (EOFError, OSError):
+        return
     while True:
         try:
             number, name, args = orders.recv()
@@ -143,12 +147,12 @@ def serve(orders: Connection, spec: str) -> None:
             return
 
 
-def main(orders: Connection, spec: str) -> None:
+def main(orders: Connection) -> None:
     """Of a process that the harness has started."""
     import os
 
     die_with_parent()
     try:
-        serve(orders, spec)
+        serve(orders)
     finally:
         os._exit(0)  # threads that wait for a dead rank must not keep the process

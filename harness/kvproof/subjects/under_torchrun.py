@@ -12,8 +12,8 @@ from importlib import import_module
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-ADDRESS = "env://"
-"""Of the rendezvous."""
+PAUSE = 0.05
+"""Seconds between two looks for the next judge."""
 COUNT, PLACE, DONE = "kvproof/judges", "kvproof/judge", "kvproof/done"
 
 
@@ -25,6 +25,12 @@ def _store() -> Any:
     dist = import_module("torch.distributed")
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return dist.TCPStore(host, port, is_master=False)
+
+
+def new_store() -> Any:
+    """A store of a group's own, here: torchrun's keeps the keys of every group before."""
+    dist = import_module("torch.distributed")
+    return dist.TCPStore(os.environ["MASTER_ADDR"], 0, is_master=True, wait_for_workers=False)
 
 
 def collect() -> list[Connection]:
@@ -47,7 +53,7 @@ def connect(rank: int, number: int) -> Connection | None:
     while not store.check([f"{PLACE}/{number}"]):
         if store.check([DONE]):
             return None
-        time.sleep(0.05)
+        time.sleep(PAUSE)
     host, port, key = store.get(f"{PLACE}/{number}").decode().split()
     there = Client((host, int(port)), authkey=bytes.fromhex(key))
     there.send(rank)
