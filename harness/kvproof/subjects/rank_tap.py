@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvproof.subjects.network import damaged
 
+LEAVING = 0.05
+"""Seconds in which a message that was sent has left the process, before that ends."""
 SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP"}
 
 
@@ -54,4 +57,5 @@ class RankTap:
         with self._lock:
             self.events += 1
             if self._end is not None and self.events == self._end["events"]:
+                time.sleep(LEAVING)
                 os.kill(os.getpid(), getattr(signal, SIGNALS[self._end["kind"]]))
