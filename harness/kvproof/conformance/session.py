@@ -8,18 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kvproof import ledger
 from kvproof.checks import judge
 from kvproof.checks.kernels import judge_kernel
 from kvproof.checks.ranks import judge_ranks
 from kvproof.checks.scheduling import judge_scheduler
+from kvproof.conformance.look import Driven
 from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink, shrink_kernel
 from kvproof.oracle.model import Facts
 from kvproof.oracle.scheduling import SchedulerFacts
-from kvproof.records import SHORTEST, Case, Finding, Judged, Result, Verdict
+from kvproof.records import SHORTEST, Case, Finding, Judged, Observation, Result, Verdict
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
@@ -36,21 +37,10 @@ RANDOM = {
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
+MOST_DRAWN = 40
+"""Operations of the longest history whose observations go into the results."""
 MOST_HANGS = 10
 """A subject that hangs so often, or a kernel that crashes so often, is given up: each time takes long."""
-FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "ranks": "make_ranks", "kernel": "make"}
-"""The factory of an implementation that is named without one, by profile."""
-OF_ONE_RANK = "make_rank_process"
-"""That of a rank in a process of its own."""
-FIRST_SHAPES: dict[str, tuple[tuple[Any, ...], ...]] = {
-    "manager": ((8, 4), (64, 16), (256, 16), (1024, 16), (4096, 256)),
-    "scheduler": ((8, 4, 4, 16), (64, 16, 4, 64), (256, 16, 8, 256), (1024, 16, 8, 1024)),
-    "ranks": (((8, 8), 4), ((64, 64), 16), ((1024, 1024), 16)),
-    "kernel": ((),),
-}
-"""Arguments for a first look at a subject, until it serves one."""
-_ANSWERS = ("OutOfBlocks", "Refused", "BadInput", "UnknownSequence", "ContractError")
-"""How a factory refuses a shape."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
 
 
@@ -70,19 +60,6 @@ class Settings:
     seed: int = 0
     call_limit: float = CALL_LIMIT
     folder: Path = Path("results/runs")
-
-
-class Driven(Protocol):
-    """A subject that answers: `subjects.host.Worker`, or its stand-in without a process."""
-
-    implementation: Implementation
-    call_limit: float
-
-    def describe(self, *shape: Any) -> dict[str, Any]: ...
-
-    def growth(self, name: str, sizes: tuple[int, ...]) -> Any: ...
-
-    def run(self, case: Case) -> Outcome: ...
 
 
 @dataclass
@@ -121,9 +98,7 @@ class Session:
         """Capabilities, and what attributes and optional members add: reserved, match, evict:lru-tail."""
         d = self.description
         gates = set(d["capabilities"])
-        gates |= ({"processes"} if d.get("processes") else set()) | (
-            {f"world:{d['world']}"} if d.get("world") else set()
-        )
+        gates |= ({"processes"} if d.get("processes") else set()) | _fixed(d.get("world", 0))
         if self.settings.profile == "kernel":
             return frozenset(gates | ({"features"} if d["limits"].get("features") else set()))
         gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
@@ -217,7 +192,7 @@ class Session:
         fields = case.model_dump(include={"id", "aim", "num_blocks", "block_size", "seed", "note"})
         self.emit(Judged(operations=len(case.history), **fields))
         start = time.perf_counter()
-        outcome, findings = self.run_twice(case)
+        outcome, findings = self.run_again(case)
         spent = (time.perf_counter() - start) * 1e3
         # A kernel's process takes seconds to start again; a manager's does not.
         self.hangs += outcome.end == "timeout" or (outcome.end == "died" and case.profile == "kernel")
@@ -258,14 +233,19 @@ class Session:
             f for f in findings if f.requirement in known and (not wanted or f.requirement in wanted)
         ]
 
-    def run_twice(self, case: Case) -> tuple[Outcome, list[Finding]]:
-        """Real processes may be late because the machine is busy: what they do wrong, they do again."""
+    def run_again(self, case: Case) -> tuple[Outcome, list[Finding]]:
+        """As `run`. What real processes do wrong they do again in one of two more runs: a busy machine can make
+        them late once."""
         outcome, findings = self.run(case)
+        first = {f.requirement for f in findings}
         if "processes" not in self.gates or not (findings or outcome.end in _ENDS):
             return outcome, findings
-        first = {f.requirement for f in findings}
-        outcome, findings = self.run(case)
-        return outcome, [f for f in findings if f.requirement in first]
+        for _ in range(2):
+            outcome, findings = self.run(case)
+            findings = [f for f in findings if f.requirement in first]
+            if findings or outcome.end in _ENDS:
+                break
+        return outcome, findings
 
     def _judge(self, case: Case, outcome: Outcome) -> list[Finding]:
         if case.kernel is not None:
@@ -342,9 +322,9 @@ class Session:
             case, small = min(
                 ((c, self._shrunk(c, requirement)) for c in candidates), key=lambda pair: len(pair[1].history)
             )
-            finding = self._shows(small, requirement)
+            seen, finding = self._seen(small, requirement)
             if finding is None:  # it does not fail every time
-                small, finding = case, self._shows(case, requirement)
+                small, (seen, finding) = case, self._seen(case, requirement)
             if finding is None:
                 continue
             small = small.model_copy(
@@ -361,6 +341,8 @@ class Session:
                 num_blocks=small.num_blocks,
                 block_size=small.block_size,
                 step=finding.step,
+                observed=_drawn(small, seen),
+                slot=finding.slot,
                 **self._saved(small, requirement),
             )
         for requirement, (case, result) in sorted(self.lost.items()):
@@ -382,7 +364,7 @@ class Session:
 
     def _shrunk(self, case: Case, requirement: str) -> Case:
         def shows(c: Case) -> bool:
-            return self._shows(c, requirement) is not None
+            return self._seen(c, requirement)[1] is not None
 
         return (
             shrink(case, shows, budget=20 if "processes" in self.gates else 250)
@@ -390,27 +372,24 @@ class Session:
             else shrink_kernel(case, shows, budget=40)
         )
 
-    def _shows(self, case: Case, requirement: str) -> Finding | None:
-        _, findings = self.run(case)
-        return next((f for f in findings if f.requirement == requirement), None)
+    def _seen(self, case: Case, requirement: str) -> tuple[tuple[Observation, ...], Finding | None]:
+        """What is observed in a run of the case, and the first finding of the requirement."""
+        outcome, findings = self.run(case)
+        return outcome.observations, next((f for f in findings if f.requirement == requirement), None)
 
 
-def first_look(worker: Driven, profile: str) -> dict[str, Any]:
-    """What a subject says of itself in the first shape that it serves.
+def _drawn(case: Case, seen: tuple[Observation, ...]) -> tuple[Observation, ...]:
+    """What a report draws of a short history: tables, references and writes; nothing of kernels and ranks."""
+    if case.profile not in ("manager", "scheduler") or len(case.history) > MOST_DRAWN:
+        return ()
+    plain = [
+        s if isinstance(s.value, int | str | None) else s.model_copy(update={"value": None}) for s in seen
+    ]
+    return tuple(s.model_copy(update={"reads": {}, "selfcheck": ()}) for s in plain[: len(case.history)])
 
-    Raises:
-        SubjectError: it serves none of them, or cannot be opened.
-    """
-    blocked: SubjectError | None = None
-    for shape in FIRST_SHAPES[profile]:
-        try:
-            return worker.describe(*shape)
-        except SubjectError as error:
-            blocked = blocked or error
-            if not any(f"{answer}: " in str(error) for answer in _ANSWERS):
-                break  # no refusal of the shape
-    assert blocked is not None
-    raise blocked
+
+def _fixed(world: int) -> set[str]:
+    return {f"world:{world}"} if world else set()
 
 
 def _plainly(refusal: str) -> str:

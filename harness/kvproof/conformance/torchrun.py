@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-from kvproof.conformance.session import OF_ONE_RANK
+from kvproof.conformance.look import OF_ONE_RANK
 from kvproof.subjects import under_torchrun
 from kvproof.subjects.rank_worker import serve
 

@@ -17,8 +17,8 @@ from kvproof.contract.errors import (
     require_new,
     require_tokens,
 )
-from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits
-from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy
+from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits, wrong_limits
+from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy, wrong_policy
 from kvproof.contract.ranks import (
     Diverged,
     Network,
@@ -59,4 +59,6 @@ __all__ = [
     "UnknownSequence",
     "require_new",
     "require_tokens",
+    "wrong_limits",
+    "wrong_policy",
 ]

@@ -6,7 +6,7 @@ delays, loses, repeats, reorders and damages messages, and ends ranks in the mid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from kvproof.contract.errors import ContractError
@@ -161,6 +161,9 @@ class Tap(Protocol):
 class RankProcess(Protocol):
     """One rank in a process of its own.
 
+    (Beside its factories a module may offer `message_parts(data: bytes) -> dict[str, int]`: of how many bytes
+    of tokens, tables, digest and so on a message consists. Then the benchmark counts them apart.)
+
     Made in each process by a factory `make_rank_process(rank, world, num_blocks, block_size, rendezvous, *,
     timeout, tap)`, which returns when all have come. rendezvous: an address that torch.distributed takes,
     such as "file:///path" of a file that is not there yet. timeout: seconds after which a silent rank is
@@ -206,3 +209,10 @@ class RankProcess(Protocol):
     def free_blocks(self) -> int: ...
 
     def lost(self) -> Sequence[int]: ...
+
+    def watch(self, told: Callable[[int, list[tuple[int, int, Sequence[int], list[int]]]], None]) -> None:
+        """Call `told(epoch, rows)` in this process when a step has taken effect and before others know.
+
+        For the benchmark. A row is (seq, start, tokens, table) of a sequence that the step computes, blocks in own numbers.
+        """
+        ...

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvproof.contract import Network, RankProcess, Tap
 
+from . import rank as messages
 from .manager import Manager
 from .ranks import Group
 from .scheduler import Scheduler
@@ -63,10 +64,15 @@ def make_rank_process(
     block_size: int,
     rendezvous: str,
     *,
-    timeout: float = 10.0,
+    timeout: float = 60.0,
     tap: Tap | None = None,
 ) -> RankProcess:
     """One rank in a process of its own over gloo, with block numbers of its own; needs torch."""
-    from .processes import join
+    from .member import join
 
-    return join(rank, world, num_blocks, block_size, rendezvous, timeout=timeout, tap=tap, own_ids=True)
+    return join(rank, world, num_blocks, block_size, rendezvous, timeout, tap)
+
+
+def message_parts(data: bytes) -> dict[str, int]:
+    """What a message of the ranks consists of, in bytes: tokens, tables, digest, and so on."""
+    return messages.message_parts(data)

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from kvproof.contract import BadInput, RankLost, Tap
+from kvproof.contract import RankLost, Tap
 
 from .driver import Driver
-from .inputs import whole
 from .link import STOP, Asking, Link, dist
 from .rank import Kind, Rank, pack, pack_size
 
-__all__ = ["Process", "ProcessDriver", "dist", "join"]
+__all__ = ["Process", "ProcessDriver", "dist"]
 
 GRACE = 0.5
 """Seconds in which a driver that lives has said who is lost."""
@@ -211,33 +210,6 @@ class Process:
 
     def refuse(self) -> None:
         self.rank.refusing = True
-
-
-def join(
-    rank: int,
-    world: int,
-    num_blocks: int,
-    block_size: int,
-    rendezvous: str,
-    *,
-    timeout: float = 10.0,
-    tap: Tap | None = None,
-    own_ids: bool = False,
-) -> Process:
-    """This process's rank of a group that is complete when all have come.
-
-    Raises:
-        BadInput: a number is out of range, or torch knows no such rendezvous.
-    """
-    whole(world, "world", 1, 2**16)
-    whole(rank, "rank", 0, world - 1)
-    whole(num_blocks, f"blocks of rank {rank}", 1, 2**31 - 1)
-    whole(block_size, "block_size", 1, 2**20)
-    try:
-        store, _, _ = next(dist.rendezvous(rendezvous, rank=rank, world_size=world))
-    except (RuntimeError, ValueError) as error:
-        raise BadInput(f"rendezvous {rendezvous!r}: {error}") from error
-    return Process(store, rank, world, num_blocks, block_size, timeout=timeout, own_ids=own_ids, tap=tap)
 
 
 def main() -> None:
