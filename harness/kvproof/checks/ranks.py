@@ -121,9 +121,11 @@ class _Group:
             yield self.finding("TP-005", "every rank answers: no rank is lost", seen.detail)
         if seen.outcome == "RankLost" and not self.named and not unwell <= named:
             yield self.finding("TP-005", f"an error that names {sorted(unwell)}", seen.detail)
+        # Without a driver nobody tells of a second loss.
+        known = unwell & {min(self.model.members)} if seen.outcome == "RankGone" else unwell
         for rank, one in state.items():
-            if rank not in named and not unwell <= set(one["lost"]):
-                text = f"rank {rank} holds {sorted(unwell)} for lost"
+            if rank not in named and not known <= set(one["lost"]):
+                text = f"rank {rank} holds {sorted(known)} for lost"
                 yield self.finding("TP-005", text, f"{one['lost']}")
         for rank, one in state.items():
             if one["epoch"] not in (self.model.epoch, self.model.epoch + 1):

@@ -10,6 +10,8 @@ from kvproof.subjects.host import Outcome
 
 FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "ranks": "make_ranks", "kernel": "make"}
 """The factory of an implementation that is named without one, by profile."""
+OF_ONE_RANK = "make_rank_process"
+"""That of a rank in a process of its own."""
 FIRST_SHAPES: dict[str, tuple[tuple[Any, ...], ...]] = {
     "manager": ((8, 4), (64, 16), (256, 16), (1024, 16), (4096, 256), (64, 1)),
     "scheduler": ((8, 4, 4, 16), (64, 16, 4, 64), (256, 16, 8, 256), (1024, 16, 8, 1024)),

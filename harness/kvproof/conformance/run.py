@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kvproof import ledger, spec
 from kvproof.conformance.citing import DRAWN, case_names
-from kvproof.conformance.look import FACTORIES, first_look
+from kvproof.conformance.look import FACTORIES, OF_ONE_RANK, first_look
 from kvproof.conformance.plugin import Plugin
 from kvproof.conformance.session import Session, Settings, file_name
 from kvproof.environment import describe
@@ -36,7 +36,7 @@ OWN_KERNELS = ("cpu_kernel", "torch_gather", "torch_sdpa", "cuda_shim", "cuda_sh
 def default_subjects(profile: str, deep: bool) -> tuple[str, ...]:
     """Who is judged when nobody is named."""
     if profile == "ranks":
-        return ("reference", "reference:make_ranks_own")
+        return ("reference", "reference:make_ranks_own", f"reference:{OF_ONE_RANK}", "plain")
     if profile != "kernel":
         return ("reference", "plain")
     return (*OWN_KERNELS, "cuda_shim:make_tsan") if deep else OWN_KERNELS

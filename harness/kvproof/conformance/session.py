@@ -26,6 +26,7 @@ from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
 from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT, Outcome
+from kvproof.subjects.rank_processes import widened
 
 RANDOM = {
     "manager": "KVP-POOL-001",
@@ -97,6 +98,7 @@ class Session:
         """Capabilities, and what attributes and optional members add: reserved, match, evict:lru-tail."""
         d = self.description
         gates = set(d["capabilities"])
+        gates |= ({"processes"} if d.get("processes") else set()) | _fixed(d.get("world", 0))
         if self.settings.profile == "kernel":
             return frozenset(gates | ({"features"} if d["limits"].get("features") else set()))
         gates |= {name for name in ("reserved", "lookahead", "lazy") if d[name]}
@@ -119,7 +121,10 @@ class Session:
 
     def sized(self, case: Case) -> Case:
         """The case with so many blocks more as this subject reserves and keeps back in that shape."""
-        if case.kernel is not None or case.pools:
+        if case.pools:
+            pools = widened(case.pools, self.description["world"])
+            return case.model_copy(update={"pools": pools})
+        if case.kernel is not None:
             return case
         sized, extra = case, _kept(case, self.description)
         for _ in range(8):  # what it keeps may grow with the pool
@@ -187,7 +192,7 @@ class Session:
         fields = case.model_dump(include={"id", "aim", "num_blocks", "block_size", "seed", "note"})
         self.emit(Judged(operations=len(case.history), **fields))
         start = time.perf_counter()
-        outcome, findings = self.run(case)
+        outcome, findings = self.run_again(case)
         spent = (time.perf_counter() - start) * 1e3
         # A kernel's process takes seconds to start again; a manager's does not.
         self.hangs += outcome.end == "timeout" or (outcome.end == "died" and case.profile == "kernel")
@@ -227,6 +232,22 @@ class Session:
         return outcome, [
             f for f in findings if f.requirement in known and (not wanted or f.requirement in wanted)
         ]
+
+    def run_again(self, case: Case) -> tuple[Outcome, list[Finding]]:
+        """As `run`. What real processes do wrong they do again in one of two more runs.
+
+        A busy machine can make them late once.
+        """
+        outcome, findings = self.run(case)
+        first = {f.requirement for f in findings}
+        if "processes" not in self.gates or not (findings or outcome.end in _ENDS):
+            return outcome, findings
+        for _ in range(2):
+            outcome, findings = self.run(case)
+            findings = [f for f in findings if f.requirement in first]
+            if findings or outcome.end in _ENDS:
+                break
+        return outcome, findings
 
     def _judge(self, case: Case, outcome: Outcome) -> list[Finding]:
         if case.kernel is not None:
@@ -348,7 +369,9 @@ class Session:
             return self._seen(c, requirement)[1] is not None
 
         return (
-            shrink(case, shows, budget=250) if case.kernel is None else shrink_kernel(case, shows, budget=40)
+            shrink(case, shows, budget=20 if "processes" in self.gates else 250)
+            if case.kernel is None
+            else shrink_kernel(case, shows, budget=40)
         )
 
     def _seen(self, case: Case, requirement: str) -> tuple[tuple[Observation, ...], Finding | None]:
@@ -365,6 +388,10 @@ def _drawn(case: Case, seen: tuple[Observation, ...]) -> tuple[Observation, ...]
         s if isinstance(s.value, int | str | None) else s.model_copy(update={"value": None}) for s in seen
     ]
     return tuple(s.model_copy(update={"reads": {}, "selfcheck": ()}) for s in plain[: len(case.history)])
+
+
+def _fixed(world: int) -> set[str]:
+    return {f"world:{world}"} if world else set()
 
 
 def _plainly(refusal: str) -> str:

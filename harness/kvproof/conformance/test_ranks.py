@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,8 @@ from kvproof.records import Case
 CHUNKS = 10
 RARER = 3
 """Each of these has a state a rank to look at: as many fewer are drawn."""
+RARER_IN_PROCESSES, STEPS_IN_PROCESSES = 30, (3, 9)
+"""There each takes seconds: lost messages are waited for."""
 
 
 @directed("TP")
@@ -27,8 +30,11 @@ def test_directed(case: Case, check: Callable[[Case], None]) -> None:
 def test_random_faults(chunk: int, session: Session) -> None:
     settings = session.settings
     results = []
-    for number in range(chunk, settings.histories // RARER, CHUNKS):
+    rarer, draw = RARER, rank_faults
+    if "processes" in session.gates:
+        rarer, draw = RARER_IN_PROCESSES, partial(rank_faults, steps=STEPS_IN_PROCESSES)
+    for number in range(chunk, settings.histories // rarer, CHUNKS):
         if session.spent:
             break
-        results += session.check(rank_faults(settings.seed + number, session.gates))
+        results += session.check(draw(settings.seed + number, session.gates))
     require(results)

@@ -28,6 +28,7 @@ from kvproof.contract.ranks import (
     RankGroupOptions,
     RankLost,
     RankProcess,
+    Tap,
 )
 from kvproof.contract.scheduler import Scheduler, SchedulerOptions
 
@@ -55,6 +56,7 @@ __all__ = [
     "Refused",
     "Scheduler",
     "SchedulerOptions",
+    "Tap",
     "UnknownSequence",
     "require_new",
     "require_sizes",

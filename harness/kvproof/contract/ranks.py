@@ -24,7 +24,8 @@ class RankLost(ContractError):
 
 
 class Diverged(ContractError):
-    """Ranks whose state differs from the driver's; the step has no effect."""
+    """Ranks whose state differs from the driver's: seen before a step it has no effect, else the group has to
+    be formed again, without them."""
 
 
 class RankGone(Exception):
@@ -85,7 +86,7 @@ class RankGroup(Protocol):
 
         Raises:
             OutOfBlocks, Refused, UnknownSequence, BadInput: nothing has changed on any rank.
-            Diverged: some rank's state differs; nothing has changed.
+            Diverged: some rank's state differs.
             RankLost: a rank is dead or stuck; see `form`.
             RankGone: the driver's own process ended in this step.
         """
@@ -93,6 +94,8 @@ class RankGroup(Protocol):
 
     def form(self) -> None:
         """Form the group again of all ranks that run; they agree on one epoch, and it goes on from there.
+
+        A rank that is not running now never comes back: it may hold a step that the others do not see.
 
         Raises:
             RankLost: a further rank was lost while forming.
@@ -142,16 +145,35 @@ class RankGroupOptions(Protocol):
         ...
 
 
+class Tap(Protocol):
+    """What a rank process shows each of its messages to: the harness counts them, does to them what a history
+    says, and ends the process between two of them."""
+
+    def outgoing(self, target: int, data: bytes) -> Sequence[tuple[float, bytes]]:
+        """(seconds from now, data) of each message that is sent in its place; called in order of sending."""
+        ...
+
+    def passed(self) -> None:
+        """A message was sent, or came and was not looked at yet: the process may end or stop here."""
+        ...
+
+
 class RankProcess(Protocol):
-    """One rank in a process of its own, for the benchmark.
+    """One rank in a process of its own.
 
     (Beside its factories a module may offer `message_parts(data: bytes) -> dict[str, int]`: of how many bytes
     of tokens, tables, digest and so on a message consists. Then the benchmark counts them apart.)
 
-    Made in each process by a factory `make_rank_process(rank, world, num_blocks, block_size, rendezvous)`,
-    which returns when all have come. rendezvous: an address that torch.distributed takes, such as
-    "file:///path" of a file that is not there yet.
+    Made in each process by a factory `make_rank_process(rank, world, num_blocks, block_size, rendezvous, *,
+    timeout, tap)`, which returns when all have come. rendezvous: an address that torch.distributed takes,
+    such as "file:///path" of a file that is not there yet. timeout: seconds after which a silent rank is
+    lost. tap: a `Tap`, or None.
+
+    The processes that do not drive are in `serve` all the time, in a thread; the questions come from another
+    one between two steps. Options are those of `RankGroupOptions` without the rank.
     """
+
+    capabilities: frozenset[str]
 
     @property
     def drives(self) -> bool:
@@ -171,18 +193,27 @@ class RankProcess(Protocol):
         ...
 
     def form(self) -> None:
-        """As `RankGroup.form`, called by every survivor."""
+        """As `RankGroup.form`, called by every survivor when nobody serves.
+
+        Raises:
+            RankLost: naming this rank alone if the others have formed a group without it.
+        """
         ...
+
+    def table(self, seq: int) -> Sequence[int]: ...
+
+    def digest(self) -> bytes: ...
+
+    def epoch(self) -> int: ...
+
+    def free_blocks(self) -> int: ...
+
+    def lost(self) -> Sequence[int]: ...
 
     def watch(self, told: Callable[[int, list[tuple[int, int, Sequence[int], list[int]]]], None]) -> None:
         """Call `told(epoch, rows)` in this process when a step has taken effect and before others know.
 
-        A row is (seq, start, tokens, table) of a sequence that the step computes, blocks in own numbers.
+        For the benchmark. A row is (seq, start, tokens, table) of a sequence that the step computes, with
+        blocks in own numbers.
         """
         ...
-
-    def epoch(self) -> int: ...
-
-    def digest(self) -> bytes: ...
-
-    def free_blocks(self) -> int: ...

@@ -36,7 +36,7 @@ class InProcess:
 
     def describe(self, *shape: Any) -> dict[str, Any]:
         try:
-            return describe_subject(self.make(*arguments(shape)))
+            return describe_subject(self.make(*arguments(self.make, shape)))
         except Exception as error:
             raise SubjectError(str(error)) from error
 

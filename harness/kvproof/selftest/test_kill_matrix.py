@@ -71,6 +71,7 @@ def test_fault_dies_by_its_own_requirement(name: str, clean: set[str], kills: Pa
         ("scheduler", "plain:make_scheduler"),
         ("ranks", "reference:make_ranks"),
         ("ranks", "reference:make_ranks_own"),
+        ("ranks", "plain:make_ranks"),
     ],
 )
 def test_sound_implementation_has_no_finding(profile: str, where: str) -> None:

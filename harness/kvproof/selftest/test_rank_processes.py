@@ -22,16 +22,12 @@ POOLS = (20, 23, 19, 20, 25, 20, 20, 21)
 LIMIT = 60.0
 FORKING: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 FORKING.set_forkserver_preload(["kvproof_impls.reference.processes", "kvproof.selftest.rank_process"])
-WORKER = ("asked", "prepared", "before commit", "committed")
-DRIVER = ("driver asks", "driver before commits", "driver between commits")
 CASES = [
-    *((2, 1, when, "SIGKILL", 3) for when in WORKER),
-    *((4, 2, when, "SIGKILL", 3) for when in ("prepared", "before commit")),
-    *((4, 0, when, "SIGKILL", 3) for when in DRIVER),
-    *((2, 0, when, "SIGKILL", 1) for when in DRIVER[:2]),
-    *((3, 1, when, "SIGSTOP", 2) for when in WORKER),
+    (4, 2, "prepared", "SIGKILL", 3),
+    (4, 0, "driver between commits", "SIGKILL", 3),
+    (2, 0, "driver before commits", "SIGKILL", 1),
+    (3, 1, "before commit", "SIGSTOP", 2),
     (3, 0, "driver between commits", "SIGSTOP", 3),
-    (8, 5, "before commit", "SIGKILL", 4),
 ]
 """World, rank, when, how, epoch."""
 
@@ -82,7 +78,7 @@ def expected_tokens() -> dict[str, list[int]]:
     return tokens
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 4])
 def test_without_a_fault_all_ranks_end_alike(world: int) -> None:
     found = run(world, {}, 20)
     assert len(found) == world

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 
 import pytest
 
-from kvproof.contract import BadInput
+from kvproof.contract import BadInput, UnknownSequence
 from kvproof.subjects.network import SimulatedNetwork
 from kvproof_impls.reference.decision import Change, Decision, decode, encode
+from kvproof_impls.reference.rank import Kind, Rank, pack, pack_size, unpack
 from kvproof_impls.reference.ranks import Group
 from kvproof_impls.reference.replica import Replica
 
@@ -91,3 +93,56 @@ def test_own_numbers_differ_and_the_digest_does_not() -> None:
     group.step([("add", 1, [1] * 9)])
     assert group.table(0, 1) != group.table(1, 1)
     assert group.digest(0) == group.digest(1)
+
+
+WRONG = {
+    "a block of another": Decision((Change(9, 0, [1], 0, [0]),)),
+    "one block twice": Decision((Change(9, 0, [1], 0, [7]), Change(8, 0, [1], 0, [7]))),
+    "a block that others keep": Decision((Change(9, 0, [1], 0, [0]),), (1,)),
+    "a hit that is not cached": Decision((Change(9, 4, [1], 0, [7, 8]),)),
+    "a hit that is used again": Decision((Change(9, 4, [1], 0, [3, 7]), Change(8, 0, [1], 0, [3])), (2,)),
+    "a gap between positions": Decision((Change(2, 6, [1], 2, []),)),
+    "positions computed already": Decision((Change(2, 4, [1], 2, []),)),
+    "a resume that is short": Decision((Change(2, 0, [1], 0, [7]),)),
+    "one sequence twice": Decision((Change(9, 0, [1], 0, [7]), Change(9, 0, [1], 0, [8]))),
+    "removed twice": Decision((), (0, 0)),
+    "removed and changed": Decision((Change(2, 5, [1], 2, []),), (2,)),
+    "an unknown sequence removed": Decision((), (9,)),
+    "a block that is none": Decision((Change(9, 0, [1], 0, [10]),)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_decision_that_does_not_fit_is_refused_before_anything_changes(name: str) -> None:
+    """What a rank has prepared cannot fail when it is committed."""
+    replica = Replica(10, 4)
+    shared = Decision((Change(0, 0, [5] * 5, 0, [0, 1]), Change(2, 0, [6] * 5, 0, [3, 4])))
+    replica.commit(replica.prepare(shared))
+    replica.commit(replica.prepare(Decision((Change(1, 4, [5], 0, [0, 2]),))))
+    before = deepcopy(vars(replica))
+    with pytest.raises((BadInput, UnknownSequence)):
+        replica.prepare(WRONG[name])
+    assert vars(replica) == before
+
+
+def test_a_rank_answers_every_intact_message_and_no_other() -> None:
+    """Whatever a body holds, the rank neither fails nor changes; a damaged or old one has no answer."""
+    draw, rank = random.Random(4), Rank(1, 8, 4, False)
+    assert rank.handle(pack(Kind.SIZE, 1, 1)) == pack(Kind.SIZE, 1, 1, pack_size(8))
+    start = pack(Kind.START, 1, 2, pack_size(6))
+    for bit in range(8 * len(start)):
+        damaged = bytearray(start)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert rank.handle(bytes(damaged)) is None
+    assert all(rank.handle(start[:cut]) is None for cut in range(len(start)))
+    assert unpack(rank.handle(pack(Kind.START, 1, 2, pack_size(9))) or b"")[0] == Kind.REFUSED  # type: ignore[index]
+    assert rank.handle(pack(Kind.START, 1, 3, pack_size(6))) == pack(Kind.START, 1, 3)
+    serial = 3
+    for kind in range(12):
+        for size in (0, 1, 3, 4, 5, 20, 21, 40):
+            serial += 1
+            answer = rank.handle(pack(kind, 1, serial, draw.randbytes(size)))
+            assert answer is not None
+            assert unpack(answer) is not None
+    assert rank.handle(pack(Kind.COMMIT, 1, 3)) is None
+    assert (rank.replica.epoch, rank.replica.rows) == (0, {})

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import shlex
 import signal
 import subprocess
-import sys
 import time
 import weakref
 
 from kvproof.subjects.drive import Nonsense
+from kvproof.subjects.parent import die_with_parent
 
 ANSWER_LIMIT = 120.0
 """Seconds until an answer; in a worker process its parent gives up earlier, at the limit of a call."""
@@ -29,12 +28,6 @@ LEAVE_S = 0.5
 
 class ProgramFault(Nonsense):
     """The program gave no answer, or one that breaks the protocol; it has been ended."""
-
-
-def die_with_parent() -> None:
-    """A parent that is killed cannot stop a child that hangs in a call: on Linux the kernel does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def words_of(command: str) -> list[str]:

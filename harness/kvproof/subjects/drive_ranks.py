@@ -10,12 +10,15 @@ from kvproof.histories.play import link
 from kvproof.records import UNWRITTEN, Case, Observation, Operation
 from kvproof.subjects.drive import Clock, Nonsense, describe, integer, integers, outcome_of
 from kvproof.subjects.network import Hung, SimulatedNetwork
+from kvproof.subjects.rank_processes import ProcessNetwork
+
+Net = SimulatedNetwork | ProcessNetwork
 
 
 class RankDriver:
     """One group, its network, and the KV memory of each rank."""
 
-    def __init__(self, group: Any, case: Case, network: SimulatedNetwork, clock: Clock) -> None:
+    def __init__(self, group: Any, case: Case, network: Net, clock: Clock) -> None:
         self.group, self.network, self.clock = group, network, clock
         self.block_size = case.block_size
         self.capabilities = frozenset(group.capabilities)
@@ -84,7 +87,7 @@ class RankDriver:
             self.group.form()
             self.apart = False
         elif op.op == "resume_rank":
-            self.network.stopped.discard(args["rank"])
+            self.network.resume(args["rank"])
         elif op.op == "refuse":
             self.group.refuse(args["rank"])
         elif op.op == "evict":
@@ -174,7 +177,7 @@ class RankDriver:
         return self.memory[rank].get(place, UNWRITTEN)
 
 
-def drive_ranks(group: Any, case: Case, clock: Clock, network: SimulatedNetwork) -> Iterator[Observation]:
+def drive_ranks(group: Any, case: Case, clock: Clock, network: Net) -> Iterator[Observation]:
     """Observations of a history of ranks, in order; stops after an `error` or a hang."""
     driver = RankDriver(group, case, network, clock)
     for index, op in enumerate(case.history):

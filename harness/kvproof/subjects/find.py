@@ -30,9 +30,9 @@ CHECKOUT_VARIABLE = "KVPROOF_CHECKOUT"
 """Adapters to repositories that are no packages read the folder of the checkout from here."""
 FACTS = (
     *("name", "summary", "version", "requires", "install", "checkout", "programs", "device"),
-    *("distribution", "profiles", "environment"),
+    *("factories", "distribution", "profiles", "environment"),
 )
-"""Keys of impl.toml; the last three are for the environments of third parties."""
+"""Keys of impl.toml; `factories` adds needs of one factory, the last three serve third parties' environments."""
 
 
 class SubjectError(Exception):
@@ -145,12 +145,12 @@ def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementati
         module=f"{IMPLEMENTATIONS}.{name}.adapter",
         factory_name=factory,
         name=name if factory == "make" else f"{name}:{factory}",
-        **_facts(folder / "impl.toml"),
+        **_facts(folder / "impl.toml", factory),
     )
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """What an impl.toml says.
+def _facts(path: Path, factory: str) -> dict[str, Any]:
+    """What an impl.toml says of a factory.
 
     Raises:
         SubjectError: it is no TOML, or has a key that nobody reads.
@@ -162,10 +162,11 @@ def _facts(path: Path) -> dict[str, Any]:
     if unknown := sorted(set(facts) - set(FACTS)):
         raise SubjectError(f"{path}: {unknown[0]!r} is not known; allowed: {', '.join(FACTS)}")
     install = facts.get("install", "pip install {}")
+    needed = [*facts.get("requires", []), *facts.get("factories", {}).get(factory, {}).get("requires", [])]
     return {
         "summary": facts.get("summary", ""),
         "version": _version(facts),
-        "requires": {m: install.format(m) for m in facts.get("requires", [])},
+        "requires": {m: install.format(m) for m in needed},
         "checkout": facts.get("checkout", ""),
         "programs": tuple(facts.get("programs", ())),
         "device": facts.get("device", ""),
@@ -241,7 +242,7 @@ def find(spec: str, default: str = "make") -> Implementation:
             module=str(path),
             factory_name=factory,
             name=f"{where}:{factory}",
-            **(_facts(facts) if path.name == "adapter.py" and facts.is_file() else {}),
+            **(_facts(facts, factory) if path.name == "adapter.py" and facts.is_file() else {}),
         )
     folders = _folders()
     if where in folders:

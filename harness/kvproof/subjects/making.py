@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvproof.records import Operation
 from kvproof.subjects.network import SimulatedNetwork
+from kvproof.subjects.rank_processes import GroupFactory, ProcessNetwork
 
 PARAMETERS = {
     "manager": ("num_blocks", "block_size"),
@@ -19,11 +21,14 @@ TAKES = "the factory takes "
 """Begins the message about one that takes something else."""
 
 
-def arguments(shape: Sequence[Any]) -> tuple[Any, ...]:
+def arguments(
+    make: Callable[..., Any], shape: Sequence[Any], history: Sequence[Operation] = ()
+) -> tuple[Any, ...]:
     """What a factory is called with for a case of this shape: ranks also get a network."""
-    if shape and isinstance(shape[0], tuple):
-        return (*shape, SimulatedNetwork(len(shape[0])))
-    return tuple(shape)
+    if not shape or not isinstance(shape[0], tuple):
+        return tuple(shape)
+    processes = isinstance(make, GroupFactory)
+    return (*shape, ProcessNetwork(history) if processes else SimulatedNetwork(len(shape[0])))
 
 
 def wrong_arguments(make: Callable[..., Any], arguments: Sequence[Any]) -> str:

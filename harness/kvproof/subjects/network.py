@@ -17,6 +17,12 @@ class Hung(Exception):
     """The group does not come to an end."""
 
 
+def damaged(data: bytes, fault: Mapping[str, Any]) -> bytes:
+    """The message with one bit changed."""
+    at = fault.get("at", 0) % max(len(data), 1)
+    return data[:at] + bytes([data[at] ^ 1 << fault.get("bit", 0)]) + data[at + 1 :]
+
+
 class SimulatedNetwork:
     """Queues of messages between ranks; see `kvproof.contract.Network`.
 
@@ -70,8 +76,7 @@ class SimulatedNetwork:
         self._events[source] += 1
         kind = fault.get("kind")
         if kind == "damage":
-            at = fault.get("at", 0) % max(len(data), 1)
-            data = data[:at] + bytes([data[at] ^ 1 << fault.get("bit", 0)]) + data[at + 1 :]
+            data = damaged(data, fault)
         if kind == "delay":
             self._late.append((self._tick + fault["ticks"], source, target, data))
         elif kind == "behind":
@@ -91,6 +96,10 @@ class SimulatedNetwork:
         came = self.queues[rank].popleft()
         self._fall(rank)
         return came
+
+    def resume(self, rank: int) -> None:
+        """A rank that stopped goes on."""
+        self.stopped.discard(rank)
 
     def running(self, rank: int) -> bool:
         return rank not in self.dead and rank not in self.stopped

@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 from kvproof.contract import ContractError, wrong_policy
 from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
-from kvproof.subjects.channel import die_with_parent
 from kvproof.subjects.drive import Clock, describe
 from kvproof.subjects.drive_kernel import describe_kernel, drive_kernel
 from kvproof.subjects.drive_ranks import drive_ranks
@@ -29,6 +28,8 @@ from kvproof.subjects.drive_scheduler import drive_scheduler
 from kvproof.subjects.find import SubjectError, find
 from kvproof.subjects.growth import measure_growth
 from kvproof.subjects.making import arguments, wrong_arguments
+from kvproof.subjects.parent import die_with_parent
+from kvproof.subjects.rank_processes import GroupFactory, ProcessGroup, is_of_one_rank
 from kvproof.subjects.remote import RemoteFactory
 
 BEAT = struct.Struct("<qd")
@@ -110,6 +111,8 @@ def describe_manager(manager: Any) -> dict[str, Any]:
         "policy": policy,
         "guard": guard if guard is None or isinstance(guard, str | int) else str(guard),
         "publish": str(getattr(manager, "publish", "commit")),
+        "processes": isinstance(manager, ProcessGroup),
+        "world": manager.crew.world if isinstance(manager, ProcessGroup) else 0,
     }
 
 
@@ -120,6 +123,8 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             make = find(spec).factory()
             if isinstance(make, RemoteFactory):
                 make.own_group = False
+            if is_of_one_rank(make):
+                make = GroupFactory(spec)
     except (SubjectError, SystemExit) as error:
         send(answers, ("cannot open", str(error) or describe(error)))
         return
@@ -130,12 +135,12 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             if kind == "run":
                 send(answers, ("observations", run_case(make, payload, beat)))
             elif kind == "describe":
-                given = arguments(payload)
+                given = arguments(make, payload)
                 if wrong := wrong_arguments(make, given):
                     send(answers, ("error", wrong))
                     continue
-                with beat(-1):
-                    send(answers, ("description", describe_subject(make(*given))))
+                with beat(-1), ending(make(*given)) as subject:
+                    send(answers, ("description", describe_subject(subject)))
             elif kind == "growth":
                 with beat(-1):
                     send(answers, ("growth", measure_growth(make, *payload)))
@@ -145,6 +150,16 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
             send(answers, ("error", str(error)))
         except (Exception, SystemExit) as error:
             send(answers, ("error", describe(error)))
+
+
+@contextlib.contextmanager
+def ending(subject: Any) -> Iterator[Any]:
+    """The subject; its processes are given back in the end."""
+    try:
+        yield subject
+    finally:
+        if isinstance(subject, ProcessGroup):
+            subject.close()
 
 
 Driver = Callable[[Any, Case, Clock], Iterator[Observation]]
@@ -159,14 +174,15 @@ def run_case(make: Any, case: Case, beat: Clock) -> list[Observation]:
     """Observations of one case on a fresh manager."""
     try:
         with beat(-1):
-            given = arguments(case.shape)
+            given = arguments(make, case.shape, case.history)
             subject = make(*given)
     except ContractError as error:  # its way to say that it does not serve this size
         return [Observation(outcome="unserved", detail=_made(case, error))]
     except (Exception, SystemExit) as error:
         return [Observation(outcome="error", detail=_made(case, error))]
     if case.profile == "ranks":
-        return list(drive_ranks(subject, case, beat, given[-1]))
+        with ending(subject):
+            return list(drive_ranks(subject, case, beat, given[-1]))
     return list(DRIVERS[case.profile](subject, case, beat))
 
 

@@ -22,6 +22,11 @@ WRONG = 1
 
 @fault("KVP-TP-001", "the capacity is that of rank 0", model="GeeeekExplorer/nano-vllm#187")
 class CapacityOfTheFirst(Group):
+    class rank_type(Rank):  # noqa: N801
+        def _start(self, capacity: int) -> bytes:
+            self.replica = Replica(capacity, self.block_size)
+            return b""
+
     class driver_type(Driver):  # noqa: N801
         def start(self) -> None:
             self._ask(Kind.SIZE)

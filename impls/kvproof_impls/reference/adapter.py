@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvproof.contract import Network, RankProcess
+from kvproof.contract import Network, RankProcess, Tap
 
 from . import rank as messages
 from .manager import Manager
@@ -58,12 +58,19 @@ def make_ranks_own(pools: Sequence[int], block_size: int, network: Network) -> G
 
 
 def make_rank_process(
-    rank: int, world: int, num_blocks: int, block_size: int, rendezvous: str
+    rank: int,
+    world: int,
+    num_blocks: int,
+    block_size: int,
+    rendezvous: str,
+    *,
+    timeout: float = 60.0,
+    tap: Tap | None = None,
 ) -> RankProcess:
-    """One rank, in a process of its own; needs torch."""
+    """One rank in a process of its own over gloo, with block numbers of its own; needs torch."""
     from .member import join
 
-    return join(rank, world, num_blocks, block_size, rendezvous)
+    return join(rank, world, num_blocks, block_size, rendezvous, timeout, tap)
 
 
 def message_parts(data: bytes) -> dict[str, int]:

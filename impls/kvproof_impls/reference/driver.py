@@ -22,10 +22,13 @@ from .rank import (
     pack_size,
     pack_target,
     unpack,
-    unpack_sizes,
+    unpack_size,
     unpack_state,
 )
 from .replica import Hit, Plan
+
+CLOSED = b""
+"""In place of a message: its source will never answer."""
 
 
 class Transport(Protocol):
@@ -53,7 +56,7 @@ class Driver:
 
     def start(self) -> None:
         """The first time: agree on a capacity, the least of all ranks."""
-        sizes = [unpack_sizes(body)[0] for body in self._ask(Kind.SIZE).values()]
+        sizes = [unpack_size(body) for body in self._ask(Kind.SIZE).values()]
         capacity = min([self.rank.num_blocks, *sizes])
         self._ask(Kind.START, pack_size(capacity))
         self.rank.replica = self.rank.replica_type(capacity, self.rank.block_size)
@@ -92,9 +95,10 @@ class Driver:
                 raise Diverged(f"rank {apart[0]}: another digest than the driver's")
             raise Refused(", ".join(f"rank {r}: {why}" for r, why in refused.items()))
         rank.apply(prepared)
-        done = self._ask(Kind.COMMIT)
+        done = self._ask(Kind.COMMIT, refusable=True)
         apart = [r for r, answer in done.items() if answer != prepared.digest]
-        if apart:
+        if apart:  # the others have the step: they go on when the group is formed without these
+            rank.lost |= set(apart)
             raise Diverged(f"rank {apart[0]}: another digest than the driver's")
         return answers
 
@@ -126,7 +130,7 @@ class Driver:
     def agreed(self, hit: Hit) -> int:
         """Blocks of the hit that all ranks have."""
         answers = self._ask(Kind.MATCH, pack_hit(hit))
-        return min([len(hit), *(unpack_sizes(body)[0] for body in answers.values())])
+        return min([len(hit), *(unpack_size(body) for body in answers.values())])
 
     def _operation(self, plan: Plan, name: str, seq: int, tokens: Sequence[int], hit: Hit) -> int | None:
         replica, size = self.rank.replica, self.rank.block_size
@@ -172,12 +176,15 @@ class Driver:
         self.serial += 1
         data = pack(kind, self.generation, self.serial, body)
         answers: dict[int, Any] = {}
-        waiting = set(self.others)
+        waiting, closed = set(self.others), set[int]()
         for _ in range(self.tries):
             for other in sorted(waiting):
                 self.transport.send(other, data)
             while waiting and (came := self.transport.receive()) is not None:
                 source, answer = came[0], unpack(came[1])
+                if came[1] == CLOSED and source in waiting:
+                    waiting.discard(source)
+                    closed.add(source)
                 if answer is None or answer[1:3] != (self.generation, self.serial):
                     continue  # damaged, or to a question of before
                 waiting.discard(source)
@@ -185,7 +192,7 @@ class Driver:
                 answers[source] = Refused(answer[3].decode()) if refusal else answer[3]
             if not waiting:
                 break
-        return answers, sorted(waiting)
+        return answers, sorted(waiting | closed)
 
     def _lose(self, ranks: Iterable[int], why: str) -> None:
         """Tell the survivors, and raise."""

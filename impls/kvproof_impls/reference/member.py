@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvproof.contract import BadInput
+from kvproof.contract import BadInput, Tap
 
 from .inputs import whole
 from .processes import Process, dist
 from .rank import Rank
 from .replica import Prepared
 
-TIMEOUT = 60.0
-"""Seconds: a rank that is killed is seen at once, and one on a busy machine is not lost."""
 Watch = Callable[[int, list[tuple[int, int, Sequence[int], list[int]]]], None]
 
 
@@ -38,17 +36,16 @@ class Member(Process):
     def watch(self, told: Watch) -> None:
         self.rank.watch = told
 
-    def epoch(self) -> int:
-        return self.rank.replica.epoch
 
-    def digest(self) -> bytes:
-        return self.rank.replica.digest()
-
-    def free_blocks(self) -> int:
-        return len(self.rank.replica.idle)
-
-
-def join(rank: int, world: int, num_blocks: int, block_size: int, rendezvous: str) -> Member:
+def join(
+    rank: int,
+    world: int,
+    num_blocks: int,
+    block_size: int,
+    rendezvous: str,
+    timeout: float,
+    tap: Tap | None,
+) -> Member:
     """This process's rank of a group that is complete when all have come.
 
     Raises:
@@ -56,10 +53,10 @@ def join(rank: int, world: int, num_blocks: int, block_size: int, rendezvous: st
     """
     whole(world, "world", 1, 2**16)
     whole(rank, "rank", 0, world - 1)
-    whole(num_blocks, "num_blocks", 1, 2**31 - 1)
+    whole(num_blocks, f"blocks of rank {rank}", 1, 2**31 - 1)
     whole(block_size, "block_size", 1, 2**20)
     try:
         store, _, _ = next(dist.rendezvous(rendezvous, rank=rank, world_size=world))
     except (RuntimeError, ValueError) as error:
         raise BadInput(f"rendezvous {rendezvous!r}: {error}") from error
-    return Member(store, rank, world, num_blocks, block_size, timeout=TIMEOUT)
+    return Member(store, rank, world, num_blocks, block_size, timeout=timeout, own_ids=True, tap=tap)

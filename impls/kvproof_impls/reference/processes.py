@@ -11,100 +11,27 @@ formation makes a new one.
 from __future__ import annotations
 
 import contextlib
-import queue
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 
-import torch
-
-from kvproof.contract import RankLost
+from kvproof.contract import RankLost, Tap
 
 from .driver import Driver
+from .link import STOP, Asking, Link, dist
 from .rank import Kind, Rank, pack, pack_size
 
-dist: Any = import_module("torch.distributed")  # much of what is used here has no types
+__all__ = ["Process", "ProcessDriver", "dist"]
 
-FRAME = 512
-"""Bytes of the first part of a message: its length, and as much of it as there is room for."""
-_HEAD = 8
-GRACE = 1.0
+GRACE = 0.5
 """Seconds in which a driver that lives has said who is lost."""
-
-
-class Link:
-    """Messages between the members of one gloo group."""
-
-    def __init__(
-        self, store: Any, generation: int, members: Sequence[int], rank: int, timeout: float
-    ) -> None:
-        self.members, self.limit = list(members), timedelta(seconds=timeout)
-        place = dist.PrefixStore(f"kvproof/{generation}", store)
-        self.group = dist.ProcessGroupGloo(place, self.members.index(rank), len(members), self.limit)
-
-    def send(self, target: int, data: bytes) -> None:
-        """Raises RuntimeError when the target is dead, or stuck for the timeout."""
-        whole = len(data).to_bytes(_HEAD, "little") + data
-        whole += bytes(max(FRAME - len(whole), 0))
-        place = self.members.index(target)
-        for part in (whole[:FRAME], whole[FRAME:]):
-            if part:
-                tensor = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-                self.group.send([tensor], place, 0).wait(self.limit)
-
-    def receive(self, source: int) -> bytes:
-        """The next message from the source; raises as `send`."""
-        place = self.members.index(source)
-        first = torch.empty(FRAME, dtype=torch.uint8)
-        self.group.recv([first], place, 0).wait(self.limit)
-        data = bytes(first.tolist())
-        size = int.from_bytes(data[:_HEAD], "little")
-        if size > FRAME - _HEAD:
-            rest = torch.empty(size + _HEAD - FRAME, dtype=torch.uint8)
-            self.group.recv([rest], place, 0).wait(self.limit)
-            data += bytes(rest.tolist())
-        return data[_HEAD : _HEAD + size]
-
-
-class Asking:
-    """The driver's transport: each question and its answer in a thread, for both may block."""
-
-    def __init__(self, link: Link, timeout: float) -> None:
-        self.link, self.timeout, self.waiting = link, timeout, 0
-        self.answers: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
-        self.threads = ThreadPoolExecutor(max(len(link.members) - 1, 1))
-
-    def send(self, target: int, data: bytes) -> None:
-        self.waiting += 1
-        self.threads.submit(self._exchange, target, data)
-
-    def _exchange(self, target: int, data: bytes) -> None:
-        answer = None
-        with contextlib.suppress(RuntimeError):  # dead or stuck: no answer
-            self.link.send(target, data)
-            answer = self.link.receive(target)
-        self.answers.put((target, answer))
-
-    def receive(self) -> tuple[int, bytes] | None:
-        while self.waiting:
-            source, answer = self.answers.get()
-            self.waiting -= 1
-            if answer is not None:
-                return source, answer
-        return None
-
-    def close(self) -> None:
-        self.threads.shutdown(wait=False)
 
 
 class ProcessDriver(Driver):
     """Tells who is lost through the store as well: after a timeout the gloo group is broken."""
 
-    tries = 1
     tell: Callable[[Iterable[int]], None]
 
     def _lose(self, ranks: Iterable[int], why: str) -> None:
@@ -119,13 +46,13 @@ class ProcessDriver(Driver):
 
 
 class Process:
-    """This process's rank in a group of `world`; every call but `step` is made on all ranks.
+    """This process's rank in a group of `world`; see `kvproof.contract.RankProcess`.
 
-    timeout: seconds after which a silent rank is lost. The driver steps, if only with no operations, in
-    less than that.
+    timeout: seconds after which a silent rank is lost. A request is sent again in each quarter of them.
     """
 
     rank_type = Rank
+    capabilities = frozenset(("local_evict", "worker_view", "refusing"))
 
     def __init__(
         self,
@@ -137,15 +64,18 @@ class Process:
         *,
         timeout: float = 10.0,
         own_ids: bool = False,
+        tap: Tap | None = None,
     ) -> None:
-        self.store, self.timeout = store, timeout
+        self.store, self.timeout, self.tap = store, timeout, tap
         self.rank = self.rank_type(rank, num_blocks, block_size, own_ids)
         self.members = list(range(world))
         self.generation = 0
         self.driver: ProcessDriver | None = None
+        self.asking: Asking | None = None
         self._begin(1)
-        if self.driver:
+        if self.driver and self.asking:
             self.driver.start()
+            self.asking.idle.set()
 
     @property
     def drives(self) -> bool:
@@ -153,11 +83,11 @@ class Process:
 
     def _begin(self, generation: int) -> None:
         self.generation, self.rank.lost = generation, set()
-        self.link = Link(self.store, generation, self.members, self.rank.number, self.timeout)
-        self.driver = None
+        self.driver = self.asking = None
+        self.link = Link(self.store, generation, self.members, self.rank.number, self.timeout, self.tap)
         if self.drives:
-            asking = Asking(self.link, self.timeout)
-            self.driver = ProcessDriver(self.rank, self.members[1:], asking, generation)
+            self.asking = Asking(self.link, self.members[1:], self.timeout / ProcessDriver.tries)
+            self.driver = ProcessDriver(self.rank, self.members[1:], self.asking, generation)
             self.driver.tell = self._tell
 
     def _tell(self, lost: Iterable[int]) -> None:
@@ -166,13 +96,23 @@ class Process:
     def step(self, operations: Sequence[tuple[Any, ...]]) -> list[int | None]:
         """On the driver; see `kvproof.contract.RankGroup.step`."""
         assert self.driver is not None, "step is called on the driver"
-        return self.driver.step(operations)
+        assert self.asking is not None
+        self.asking.idle.clear()
+        try:
+            return self.driver.step(operations)
+        finally:
+            if not self.rank.lost:
+                self.asking.idle.set()
 
     def stop(self) -> None:
         """On the driver: the others' `serve` returns."""
-        if self.driver:
-            for other in self.driver.others:
-                self.link.send(other, b"")
+        if self.driver and self.asking:
+            self.asking.close()
+            # After a loss nobody serves, and gloo would wait for someone who does.
+            for other in self.driver.others if not self.rank.lost else ():
+                with contextlib.suppress(RuntimeError):  # dead
+                    self.link.send(other, STOP)
+                    self.link.flush(other)
 
     def serve(self) -> None:
         """On every other rank: answer the driver until it stops.
@@ -180,10 +120,12 @@ class Process:
         Raises:
             RankLost: the driver, or whom the driver has named.
         """
+        # A little longer than the driver waits: it knows better who is lost.
+        limit = timedelta(seconds=self.timeout * (1 + 1 / ProcessDriver.tries))
         while True:
             try:
-                data = self.link.receive(self.members[0])
-                if not data:
+                data = self.link.receive(self.members[0], limit)
+                if data == STOP:
                     return
                 answer = self.rank.handle(data)
                 if answer is not None:
@@ -196,30 +138,38 @@ class Process:
     def _lost(self, error: Exception) -> None:
         """Who is lost: whom the driver names, or the driver."""
         key = f"kvproof/{self.generation}/lost"
-        named = str(self.members[0])
-        with contextlib.suppress(RuntimeError):
-            self.store.wait([key], timedelta(seconds=min(self.timeout, GRACE)))
-            named = self.store.get(key).decode()
+        until = time.monotonic() + min(self.timeout, GRACE)
+        while not (said := self.store.check([key])) and time.monotonic() < until:
+            time.sleep(0.01)
+        named = self.store.get(key).decode() if said else str(self.members[0])
         self.rank.lost = set(map(int, named.split(",")))
         raise RankLost(sorted(self.rank.lost), str(error).splitlines()[0]) from None
 
     def form(self) -> None:
-        """Form the group again of the members that come within the timeout.
+        """Form the group again of the members that come within the timeout; nobody serves now.
 
         Raises:
             RankLost: this rank came too late, or another was lost meanwhile.
         """
+        closed: set[int] = set()
+        if self.asking:
+            self.asking.close()
+            closed = set(self.asking.closed_by)
         generation = self.generation + 1
         place = f"kvproof/{generation}"
         self.store.set(f"{place}/here/{self.rank.number}", "1")
-        until = time.monotonic() + self.timeout + 1
+        begun = time.monotonic()
         wanted = [r for r in self.members if r not in self.rank.lost]
-        while time.monotonic() < until and not all(self._here(place, r) for r in wanted):
+        while (spent := time.monotonic() - begun) < self.timeout:
+            # Whoever has closed its link is dead, or forms the group too and is here soon.
+            awaited = set(wanted) - (closed if spent > GRACE else set())
+            if all(self._here(place, r) for r in awaited) or self.store.check([f"{place}/members"]):
+                break
             time.sleep(0.01)
-        present = ",".join(str(r) for r in self.members if self._here(place, r))
-        # Whoever is first decides for all.
+        present = ",".join(str(r) for r in wanted if self._here(place, r))
+        # Whoever is first decides for all. Those that were named lost stay behind.
         agreed = self.store.compare_set(f"{place}/members", "", present).decode()
-        self.members = [int(r) for r in agreed.split(",")]
+        self.members = [int(r) for r in agreed.split(",") if r]
         if self.rank.number not in self.members:
             raise RankLost([self.rank.number], "came too late: the others have formed a group without it")
         try:
@@ -227,11 +177,39 @@ class Process:
         except RuntimeError as error:
             self.generation = generation
             raise RankLost(self.members, f"forming: {str(error).splitlines()[0]}") from None
-        if self.driver:
+        if self.driver and self.asking:
             self.driver.join()
+            self.asking.idle.set()
 
     def _here(self, place: str, rank: int) -> bool:
         return bool(self.store.check([f"{place}/here/{rank}"]))
+
+    # ------------------------------------------------------------ questions
+
+    def table(self, seq: int) -> list[int]:
+        return self.rank.table(seq)
+
+    def digest(self) -> bytes:
+        return self.rank.replica.digest()
+
+    def epoch(self) -> int:
+        return self.rank.replica.epoch
+
+    def free_blocks(self) -> int:
+        return len(self.rank.replica.idle)
+
+    def lost(self) -> list[int]:
+        return sorted(self.rank.lost)
+
+    def evict(self, count: int) -> list[int]:
+        return self.rank.evict(count)
+
+    def view(self, seq: int) -> tuple[int, Sequence[int]]:
+        self.rank.replica.row(seq)
+        return self.rank.received[seq]
+
+    def refuse(self) -> None:
+        self.rank.refusing = True
 
 
 def main() -> None:

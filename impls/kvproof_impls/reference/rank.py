@@ -84,6 +84,13 @@ def unpack_sizes(body: bytes) -> list[int]:
     return [value for (value,) in _SIZE.iter_unpack(body)]
 
 
+def unpack_size(body: bytes) -> int:
+    """The only number. Raises BadInput."""
+    if len(body) != _SIZE.size:
+        raise BadInput(f"{len(body)} bytes where one number is due")
+    return unpack_sizes(body)[0]
+
+
 def pack_target(epoch: int, digest: bytes) -> bytes:
     return _STATE.pack(epoch, digest, 0, NO_DIGEST)
 
@@ -190,9 +197,16 @@ class Rank:
         if kind == Kind.SIZE:
             return pack_size(self.num_blocks)
         if kind == Kind.START:
-            self.replica = self.replica_type(unpack_sizes(body)[0], self.block_size)
-            return b""
+            return self._start(unpack_size(body))
         raise BadInput(f"a message of kind {kind}")
+
+    def _start(self, capacity: int) -> bytes:
+        if capacity > self.num_blocks:
+            raise BadInput(f"a capacity of {capacity} blocks, this rank has {self.num_blocks}")
+        if self.replica.epoch:
+            raise BadInput(f"a group that starts, this rank is at epoch {self.replica.epoch}")
+        self.replica = self.replica_type(capacity, self.block_size)
+        return b""
 
     def _prepare(self, body: bytes) -> bytes:
         epoch, digest, size = _PREPARE.unpack_from(body)

@@ -49,6 +49,8 @@ class Group:
 
     def form(self) -> None:
         members = [r.number for r in self.ranks if self.alive(r.number)]
+        # Who does not come now may hold a step that the others never see: it stays behind for good.
+        self.gone |= {r.number for r in self.ranks} - set(members)
         if not members:
             raise RankLost(range(len(self.ranks)), "no rank is left")
         generation = 1 + max(self.ranks[r].generation for r in members)

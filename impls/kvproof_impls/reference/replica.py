@@ -10,6 +10,7 @@ names a block's whole history: 16 bytes of a hash over the key before it and the
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
@@ -107,29 +108,46 @@ class Replica:
             BadInput: it does not fit this state.
         """
         rows = dict(self.rows)
-        left: set[int] = set()
+        left: Counter[int] = Counter()
         for seq in decision.removed:
             left.update(self.row(seq).blocks)
-            rows.pop(seq, None)
+            if rows.pop(seq, None) is None:
+                raise BadInput(f"sequence {seq} is removed twice")
+        changed = {change.seq for change in decision.changes}
+        if len(changed) < len(decision.changes) or not changed.isdisjoint(decision.removed):
+            raise BadInput("a sequence is changed twice in one step")
         for change in decision.changes:
-            left.update(self.row(change.seq).blocks[change.kept :] if change.seq in self.rows else ())
+            left.update(self.rows[change.seq].blocks[change.kept :] if change.seq in self.rows else ())
+        taken: set[int] = set()
+        held: set[int] = set()
         for change in decision.changes:
-            rows[change.seq] = self._changed(change, left)
+            rows[change.seq] = self._changed(change, left, taken, held)
+        if not taken.isdisjoint(held):
+            raise BadInput(f"block {min(taken & held)} is a hit and used again in one step")
         return Prepared(decision, rows, _digest(rows))
 
-    def _changed(self, change: Change, left: set[int]) -> Row:
+    def _changed(self, change: Change, left: Counter[int], taken: set[int], held: set[int]) -> Row:
+        """The row after it; its new blocks go into `taken`, those of its hit into `held`."""
         old = self.rows.get(change.seq, _NEW)
         length = change.start + len(change.tokens)
         entries = change.kept + len(change.blocks)
         wanted = -(-length // self.block_size) if change.tokens else 0
         if entries != wanted or change.kept > len(old.blocks):
             raise BadInput(f"sequence {change.seq}: {entries} blocks for {length} tokens, not {wanted}")
+        if (change.kept and change.start != old.length) or (not change.kept and length < old.length):
+            raise BadInput(f"sequence {change.seq}: positions from {change.start} on, it has {old.length}")
         if not change.blocks and change.kept == len(old.blocks):
             return old._replace(length=length)
-        fresh = max(change.start // self.block_size - change.kept, 0)
+        fresh = max(change.start // self.block_size - change.kept, 0) if change.tokens else 0
+        for block in change.blocks[:fresh]:
+            if block not in self.content and block not in old.blocks:
+                raise BadInput(f"sequence {change.seq}: block {block} is not cached on this rank")
+            held.add(block)
         for block in change.blocks[fresh:]:
-            if not 0 <= block < self.capacity or (self.owners.get(block, 0) and block not in left):
+            free = 0 <= block < self.capacity and self.owners.get(block, 0) == left[block]
+            if not free or block in taken:
                 raise BadInput(f"sequence {change.seq}: block {block} is not free on this rank")
+            taken.add(block)
         blocks = old.blocks[: change.kept] + tuple(change.blocks)
         return Row(length, blocks, _mark(blocks))
 

@@ -137,6 +137,11 @@ def _deaths() -> Iterator[Case]:
             h.on("resume_rank", rank).step(*decode(0)).step(add(1, 5)).step(*decode(0, 1))
             yield h.ranks(f"tp/stopped-{rank}-{events}", ("TP-005", "TP-004"), (12, 13, 12), 4,
                           note="A rank stops and goes on later: what it then says is of a former group.")
+    for events in range(6, 11):
+        h = Ranks().step(add(0, 5)).step(*decode(0), faults=[ends(0, events), ends(1, 3, "stop")]).form().form().on("resume_rank", 1)
+        h.form().form().step(*decode(0)).step(add(1, 5))
+        yield h.ranks(f"tp/stopped-and-driver-killed-{events}", ("TP-003", "TP-005"), (12, 13, 12, 14), 4,
+                      note="A rank stops with a step that only it has, and comes back when the others have gone on without it.")
     h = Ranks().step(add(0, 5)).step(*decode(0), faults=[ends(1, 2)]).step(*decode(0)).step(add(1, 4)).form().form().step(*decode(0))
     yield h.ranks("tp/step-before-forming", "TP-005", (12, 12, 12), 4, note="Until the group is formed again every step is an error.")
     h = Ranks().step(add(0, 5)).step(*decode(0), faults=[ends(0, 3)]).form().step(*decode(0), faults=[ends(1, 3)]).form().form()
