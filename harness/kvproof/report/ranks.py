@@ -18,6 +18,8 @@ SYNC, STEP, SCALE, PRESSURE = CELLS = ("ranks_sync", "ranks_step", "ranks_scale"
 TITLES = {SYNC: "processes", STEP: "counted", SCALE: "many", PRESSURE: "one is killed"}
 PIPE_WIDTH = 140
 BYTES = ("tokens", "tables", "digest", "frame", "head", "hit")
+"""What `message_parts` may name."""
+OTHER = BYTES[3:]
 FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("requests: all, finished, refused", ("requests", "finished", "refused")),
     ("tokens: prompts, of them cached, sampled", ("prompt_tokens", "cached_tokens", "output_tokens")),
@@ -36,9 +38,10 @@ time grows with the work of all. x: of one rank, which sends nothing. Every step
 committed on all ranks; an admission agrees on the hit before.""",
     STEP: """\
 All ranks in one object over a network that counts; the time is that of all of them on one core. Bytes
-are those to and from one rank in one step. Whole tables: 4 bytes for each entry of all sequences, and
-nothing else. A decode step whose tables take more than 8 bytes a changed entry and 64 besides is
-INVALID. The blocks are new here and lie in a row; scattered ones take up to 7 bytes an entry.""",
+are those to and from one rank in one step; other: heads, checksums, hits. Changed: entries of tables.
+Whole tables: 4 bytes for each entry of all sequences, and nothing else. A decode step whose tables take
+more than 8 bytes a changed entry and 64 besides is INVALID. The blocks are new here and lie in a row;
+scattered ones take up to 7 bytes an entry.""",
     SCALE: """\
 The protocol itself over a network that counts, all ranks in one process; in brackets what the model on
 paper says: two rounds of a question to every rank and its answer, and a third for an admission. The
@@ -62,7 +65,7 @@ def table(samples: Sequence[Sample]) -> pd.DataFrame:
         SCALE: _scale,
         PRESSURE: _pressure,
     }
-    return make[samples[0].cell](samples)
+    return make[samples[0].cell](_measured(samples))
 
 
 def show(console: Console, samples: Sequence[Sample]) -> None:
@@ -84,14 +87,21 @@ def show(console: Console, samples: Sequence[Sample]) -> None:
             console.print(shown)
 
 
-def _names(samples: Sequence[Sample]) -> list[str]:
-    return list(dict.fromkeys(s.implementation for s in samples))
+def _measured(samples: Sequence[Sample]) -> list[Sample]:
+    """Those of implementations that have a number here; all, if nobody has."""
+    names = {s.implementation for s in samples if s.rounds}
+    return [s for s in samples if s.implementation in names or not names]
 
 
-def _what(s: Sample, names: Sequence[str]) -> str:
-    """The step in words; whose, where there are several."""
-    text = f"{s.parameters['step']}, {s.parameters['sequences']:,} sequences"
-    return text + (f", {s.implementation}" if len(names) > 1 else "")
+def _several(samples: Sequence[Sample]) -> list[str]:
+    """The heading of a column for implementations, where there are several."""
+    return ["whose"] if len({s.implementation for s in samples}) > 1 else []
+
+
+def _what(s: Sample, several: Sequence[str]) -> list[str]:
+    """The step in words, and whose."""
+    text = f"{s.parameters['step']}, {s.parameters['sequences']:,} seqs"
+    return [text, s.implementation] if several else [text]
 
 
 def _why(s: Sample) -> str:
@@ -100,30 +110,32 @@ def _why(s: Sample) -> str:
 
 
 def _sync(samples: Sequence[Sample]) -> pd.DataFrame:
-    names, worlds = _names(samples), sorted({s.parameters["ranks"] for s in samples})
-    rows: dict[str, dict[int, str]] = {}
+    several, worlds = _several(samples), sorted({s.parameters["ranks"] for s in samples})
+    rows: dict[tuple[str, ...], dict[int, str]] = {}
     for s in samples:
         text = duration(s.median) if s.rounds else _why(s)
         if s.rounds and "alone_ratio" in s.counters:
-            text += f", {s.counters['alone_ratio']:.2g}x"
-        rows.setdefault(_what(s, names), {})[s.parameters["ranks"]] = text
-    data = [[what, *(row.get(w, "") for w in worlds)] for what, row in rows.items()]
-    return pd.DataFrame(data, columns=["a step", *(f"{w} rank{'s' * (w > 1)}" for w in worlds)])
+            ratio = s.counters["alone_ratio"]
+            text += f", {ratio:.2g}x" if ratio < 99 else f", {ratio:,.0f}x"
+        rows.setdefault(tuple(_what(s, several)), {})[s.parameters["ranks"]] = text
+    data = [[*what, *(row.get(w, "") for w in worlds)] for what, row in rows.items()]
+    return pd.DataFrame(data, columns=["a step", *several, *(f"{w} rank{'s' * (w > 1)}" for w in worlds)])
 
 
 def _step(samples: Sequence[Sample]) -> pd.DataFrame:
-    names = _names(samples)
-    parts = [p for p in BYTES if any(f"{p}_bytes" in s.counters for s in samples)]
-    columns = ["a step", "ranks", "messages", "depth", "bytes", *parts]
-    columns += ["changed entries", "whole tables", "delta/whole", "time"]
+    several = _several(samples)
+    columns = ["a step", *several, "ranks", "messages", "depth", "bytes", *BYTES[:3], "other"]
+    columns += ["changed", "whole tables", "delta/whole", "time"]
     rows = []
     for s in samples:
-        head, c = [_what(s, names), str(s.parameters["ranks"])], s.counters
+        head, c = [*_what(s, several), str(s.parameters["ranks"])], s.counters
         if not s.rounds:
-            rows.append([*head, _why(s), *[""] * (len(columns) - 3)])
+            rows.append([*head, _why(s), *[""] * (len(columns) - len(head) - 1)])
             continue
         ratio = f"{c['delta_to_whole'] * 100:.2g}%" if "delta_to_whole" in c else ""
-        sizes = [whole(c.get(f"{part}_bytes")) for part in parts]
+        sizes = [whole(c.get(f"{part}_bytes")) for part in BYTES[:3]]
+        other = [c[f"{part}_bytes"] for part in OTHER if f"{part}_bytes" in c]
+        sizes.append(whole(sum(other)) if other else "")
         counted = [whole(c.get(name)) for name in ("messages", "depth", "bytes_a_rank")]
         tables = [whole(c["changed_entries"]), whole(c["whole_tables"]), ratio]
         rows.append([*head, *counted, *sizes, *tables, duration(s.median)])
@@ -131,15 +143,15 @@ def _step(samples: Sequence[Sample]) -> pd.DataFrame:
 
 
 def _scale(samples: Sequence[Sample]) -> pd.DataFrame:
-    names = _names(samples)
+    several = _several(samples)
     pairs = ("messages", "bytes", "depth")
-    columns = ["a step", "ranks", *(f"{name} (paper)" for name in pairs)]
+    columns = ["a step", *several, "ranks", *(f"{name} (paper)" for name in pairs)]
     columns += ["flat: time", "tree: depth", "tree: time"]
     rows = []
     for s in samples:
-        head, c = [_what(s, names), f"{s.parameters['ranks']:,}"], s.counters
+        head, c = [*_what(s, several), f"{s.parameters['ranks']:,}"], s.counters
         if not s.rounds:
-            rows.append([*head, _why(s), *[""] * (len(columns) - 3)])
+            rows.append([*head, _why(s), *[""] * (len(columns) - len(head) - 1)])
             continue
         counted = [f"{whole(c[name])} ({whole(c[f'paper_{name}'])})" for name in pairs]
         rows.append(
@@ -149,11 +161,10 @@ def _scale(samples: Sequence[Sample]) -> pd.DataFrame:
 
 
 def _pressure(samples: Sequence[Sample]) -> pd.DataFrame:
-    names = _names(samples)
-    heads = []
+    several, heads = _several(samples), list[str]()
     for s in samples:
         head = f"{s.parameters['where']}, {s.parameters['kill']}"
-        heads.append(head + (f", {s.implementation}" if len(names) > 1 else ""))
+        heads.append(head + (f", {s.implementation}" if several else ""))
     rows = [[what, *(_figures(s.counters, keys) for s in samples)] for what, keys in FIGURES]
     rows.append(["time of the run", *(duration(s.median * 1e6) if s.rounds else "" for s in samples)])
     if not all(s.rounds for s in samples):
@@ -164,7 +175,8 @@ def _pressure(samples: Sequence[Sample]) -> pd.DataFrame:
 def caption(samples: Sequence[Sample]) -> str:
     """What to know of the table, in a few sentences."""
     cell, p = samples[0].cell, samples[0].parameters
-    missing = "".join(f"\n\n{note}" for note in dict.fromkeys(s.note for s in samples if not s.rounds))
+    notes = dict.fromkeys(f"{s.implementation}: {s.note}" for s in samples if not s.rounds)
+    missing = "".join(f"\n\n{note}" for note in notes)
     if cell != PRESSURE:
         return NOTES[cell] + missing
     what = f"{p['trace']}, {p['requests']:,} requests, prompts of at most {p['longest']:,} tokens"
