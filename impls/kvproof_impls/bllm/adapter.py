@@ -8,7 +8,7 @@ from bllm.core.page_table import PageTable
 
 from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_tokens
 
-ROWS, WIDTH = 2048, 16_384
+ROWS, WIDTH = 1100, 9000
 
 
 class Manager:
