@@ -32,7 +32,7 @@ FACTS = (
     *("name", "summary", "version", "requires", "install", "checkout", "programs", "device"),
     *("factories", "distribution", "profiles", "environment"),
 )
-"""Keys of impl.toml; `factories` adds needs of one factory, the last three serve third parties' environments."""
+"""Keys of impl.toml; `factories` adds needs of one factory, the last three are of third parties."""
 
 
 class SubjectError(Exception):

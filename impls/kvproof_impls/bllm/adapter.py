@@ -8,7 +8,7 @@ from bllm.core.page_table import PageTable
 
 from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_tokens
 
-ROWS, WIDTH = 2048, 16_384
+ROWS, WIDTH, CELLS = 1100, 1 << 16, 1 << 25
 
 
 class Manager:
@@ -18,8 +18,9 @@ class Manager:
         if num_blocks < 1 or block_size < 1:
             raise BadInput("num_blocks and block_size: need 1 or more")
         self.blocks, self.size = BlockAllocator(num_blocks, block_size), block_size
-        rows = min(num_blocks, ROWS)
-        self.pages = PageTable(rows, min(num_blocks, WIDTH), block_size, device="cpu")
+        width = min(num_blocks, WIDTH)
+        rows = min(num_blocks, ROWS, CELLS // width)  # its table has them all from the start
+        self.pages = PageTable(rows, width, block_size, device="cpu")
         self.rows, self.live = list(range(rows)), {}
 
     def add(self, seq, tokens):
