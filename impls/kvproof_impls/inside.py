@@ -72,7 +72,7 @@ class InsideScheduler:
     loop: Loop
 
     def __init__(self, loop: Loop, play: Callable[[], Any]) -> None:
-        self.loop, self.requests, self.live = loop, dict[int, Any](), set[int]()
+        self.loop, self.requests, self.live, self.aborted = loop, dict[int, Any](), set[int](), {-1}
         self.asked, self.planned, self.ahead = list[Row](), list[Row](), list[Row]()
         self.victims = list[int]()
         """For the adapter to fill."""
@@ -104,13 +104,14 @@ class InsideScheduler:
         except ValueError as error:  # how engines refuse
             raise Refused(str(error)) from None
         self.live.add(rid)
+        self.aborted.discard(rid)
 
     def has_work(self) -> bool:
         return bool(self.live)
 
     def plan(self) -> list[Row]:
         self.asked = self.ahead or self.loop.go_on([])
-        self.planned = [row for row in self.asked if row[0] in self.live]
+        self.planned = [row for row in self.asked if row[0] not in self.aborted]
         return self.planned
 
     def feed(self, tokens: list[int]) -> list[int]:
@@ -124,6 +125,7 @@ class InsideScheduler:
     def abort(self, rid: int) -> None:
         if rid in self.live:
             self.live.discard(rid)
+            self.aborted.add(rid)
             self.drop(self.requests[rid])
 
     def preempted(self) -> list[int]:
