@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__, new_adapter, options
+from kvproof import __version__, authoring, options
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.options import WrongInput
@@ -465,39 +465,8 @@ def claims(as_json: bool) -> None:
         show(found, Console(emoji=False))
 
 
-@main.command()
-@click.option("--send", is_flag=True, help="The requests only, for: kvproof protocol --send | ./my_server")
-@click.option("--answers", is_flag=True, help="The answers only, as the plain implementation gives them.")
-def protocol(send: bool, answers: bool) -> None:
-    """Print the messages of a small history: what a program in another language is asked, and answers."""
-    from kvproof.subjects.example import exchanges
-
-    if send and answers:
-        raise click.UsageError("--send or --answers, not both")
-    for why, request, answer in exchanges():
-        if send or answers:
-            click.echo(request if send else answer)
-            continue
-        if why:
-            click.echo(f"# {why}")
-        click.echo(f"-> {request}\n<- {answer}")
-
-
-@main.command("new-adapter")
-@click.argument("name")
-@click.option(
-    "--kind", type=click.Choice(new_adapter.KINDS), default="manager", show_default=True, help="What it is."
-)
-def new_adapter_command(name: str, kind: str) -> None:
-    """Write a commented skeleton of an adapter into the folder NAME: what is blank is yours to fill in."""
-    try:
-        paths = new_adapter.write(name, kind, Path())
-    except (ValueError, OSError) as error:
-        raise WrongInput(str(error)) from error
-    for path in paths:
-        click.echo(path)
-    factory = {"scheduler": ":make_scheduler", "ranks": ":make_ranks"}.get(kind, "")
-    click.echo(f"fill in what says blank in {paths[0]}, then: kvproof smoke {paths[0]}{factory}")
+for command in authoring.COMMANDS:
+    main.add_command(command)
 
 
 def _use(checkout: str | None) -> None:

@@ -79,8 +79,8 @@ def test_cost_of_a_step_with_a_long_queue(session: Session) -> None:
         require([session.record("growth/queue", "KVP-SCHED-009", Verdict.ERROR, reason=str(error))])
         return
     medians = [median(r) for r in rounds]
-    found = slope(QUEUES, medians)
-    times = ", ".join(f"{q}: {m * 1e6:.0f} us" for q, m in zip(QUEUES, medians, strict=True))
+    found = slope(QUEUES[: len(medians)], medians)
+    times = ", ".join(f"{q}: {m * 1e6:.0f} us" for q, m in zip(QUEUES, medians, strict=False))
     require(
         [
             session.record(

@@ -17,7 +17,7 @@ from kvproof.contract import BadInput
 from kvproof.histories import directed
 from kvproof.records import Observation, Verdict
 from kvproof.report.results import ResultFile, read
-from kvproof.subjects import SubjectError, channel, find
+from kvproof.subjects import SubjectError, channel, find, remote
 from kvproof.subjects.calls import no_clock
 from kvproof.subjects.channel import Channel, ProgramFault
 from kvproof.subjects.drive import Nonsense
@@ -208,7 +208,7 @@ def test_what_a_program_may_not_name_and_which_profiles_there_are() -> None:
 # ---------------------------------------------------------------- time inside
 
 
-def test_time_is_that_of_the_program() -> None:
+def test_time_is_that_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     factory = RemoteFactory(f"{PROGRAM} clock")
     manager: Any = factory(8, 4)
 
@@ -219,6 +219,10 @@ def test_time_is_that_of_the_program() -> None:
 
     result, seconds = factory.timed(call)
     assert (result, seconds) == ((0, [0, 6]), 2.0)
+    manager.free(0)
+    manager.free(1)
+    monkeypatch.setattr(remote, "MOST_RUN", 2)
+    assert factory.timed(call) == ((0, [0, 6]), 4.0), "in pieces"
     with pytest.raises(BadInput):
         factory.timed(lambda: manager.add(0, [7]))
     assert manager.free_blocks() == 6
@@ -238,3 +242,14 @@ def test_the_benchmark_takes_the_time_of_the_program(tmp_path: Path) -> None:
     bare = CliRunner().invoke(main, [*arguments[:2], f"process:{PROGRAM} bare", *arguments[3:]])
     assert bare.exit_code == 2
     assert "no time is taken outside a program" in " ".join(bare.output.split())
+
+
+def test_a_failure_of_a_program_is_saved_and_replays(tmp_path: Path) -> None:
+    where = f"process:{sys.executable} -m kvproof.subjects.serve faulty:late_at_the_edge"
+    arguments = ["--requirement", "TABLE-001", "--histories", "0", "--results", str(tmp_path)]
+    judged = CliRunner().invoke(main, ["conformance", "--impl", where, *arguments])
+    assert judged.exit_code == 1, judged.output
+    (vector,) = tmp_path.rglob("failures/*.json")
+    again = CliRunner().invoke(main, ["replay", str(vector)])
+    assert again.exit_code == 1, again.output
+    assert "KVP-TABLE-001: expected" in again.output

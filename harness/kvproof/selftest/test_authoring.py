@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kvproof import new_adapter
+from kvproof import authoring
 from kvproof.cli import main
 from kvproof.conformance.look import FACTORIES
 from kvproof.report.results import read
@@ -63,7 +63,7 @@ def run(*arguments: str) -> Result:
     return done
 
 
-@pytest.mark.parametrize("kind", new_adapter.KINDS)
+@pytest.mark.parametrize("kind", authoring.KINDS)
 def test_a_skeleton_is_sane_once_its_blanks_are_filled(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
