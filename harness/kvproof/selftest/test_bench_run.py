@@ -13,7 +13,7 @@ from rich.console import Console
 from kvproof.bench import cells
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Job
-from kvproof.bench.run import Plan, measure, run
+from kvproof.bench.run import Plan, _open, measure, run
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.traces import synthetic
 from kvproof.bench.work import expect
@@ -122,6 +122,18 @@ def test_a_slow_set_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "LONGEST_SET_UP_S", 0)
     (sample,) = measured(full(), point=Point("evict", SMALL["evict"]))
     assert sample.note.startswith("unsupported: left out: the sequences it starts with")
+
+
+def test_ratios_are_to_the_reference_where_it_takes_part() -> None:
+    def order(*names: str) -> list[str]:
+        return [s.name for s in _open(names, "manager", None, "cpu", 16)[0]]
+
+    assert order("plain", "reference:make_uncached", "reference") == [
+        "reference:make_uncached",
+        "reference",
+        "plain",
+    ]
+    assert order("plain", ADAPTER) == ["plain", ADAPTER]
 
 
 def test_run_opens_an_adapter_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
