@@ -234,8 +234,10 @@ class Session:
         ]
 
     def run_again(self, case: Case) -> tuple[Outcome, list[Finding]]:
-        """As `run`. What real processes do wrong they do again in one of two more runs: a busy machine can make
-        them late once."""
+        """As `run`, but what real processes do wrong they have to do again in one of two more runs.
+
+        A busy machine can make them late once.
+        """
         outcome, findings = self.run(case)
         first = {f.requirement for f in findings}
         if "processes" not in self.gates or not (findings or outcome.end in _ENDS):
