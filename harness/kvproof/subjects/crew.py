@@ -128,7 +128,7 @@ class Crew:
         here, there = context.Pipe()
         process: Any = context.Process(target=main, args=(there,), daemon=True)  # type: ignore[attr-defined]
         # The server's socket goes where files are removed.
-        before, tempfile.tempdir = tempfile.tempdir, self._scratch()
+        before, tempfile.tempdir = tempfile.tempdir, os.environ.get(SCRATCH, tempfile.tempdir)
         try:
             process.start()
         finally:
