@@ -122,7 +122,8 @@ class _Group:
         if seen.outcome == "RankLost" and not self.named and not unwell <= named:
             yield self.finding("TP-005", f"an error that names {sorted(unwell)}", seen.detail)
         # Without a driver nobody tells of a second loss.
-        known = unwell & {min(self.model.members)} if seen.outcome == "RankGone" else unwell
+        driver = sorted(self.model.members)[:1]
+        known = unwell & set(driver) if seen.outcome == "RankGone" else unwell
         for rank, one in state.items():
             if rank not in named and not known <= set(one["lost"]):
                 text = f"rank {rank} holds {sorted(known)} for lost"

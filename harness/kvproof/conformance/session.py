@@ -234,7 +234,7 @@ class Session:
         ]
 
     def run_again(self, case: Case) -> tuple[Outcome, list[Finding]]:
-        """As `run`. What real processes do wrong they do again in one of two more runs.
+        """As `run`, but what real processes do wrong they have to do again in one of two more runs.
 
         A busy machine can make them late once.
         """

@@ -16,7 +16,7 @@ from kvproof.records import Case
 CHUNKS = 10
 RARER = 3
 """Each of these has a state a rank to look at: as many fewer are drawn."""
-RARER_IN_PROCESSES, STEPS_IN_PROCESSES = 30, (3, 9)
+RARER_IN_PROCESSES, STEPS_IN_PROCESSES = 30, (3, 7)
 """There each takes seconds: lost messages are waited for."""
 
 

@@ -213,7 +213,7 @@ class RankProcess(Protocol):
     def watch(self, told: Callable[[int, list[tuple[int, int, Sequence[int], list[int]]]], None]) -> None:
         """Call `told(epoch, rows)` in this process when a step has taken effect and before others know.
 
-        For the benchmark. A row is (seq, start, tokens, table) of a sequence that the step computes, with
-        blocks in own numbers.
+        A row is (seq, start, tokens, table) of a sequence that the step computes, blocks in own numbers. For
+        the benchmark.
         """
         ...

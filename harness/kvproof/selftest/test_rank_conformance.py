@@ -13,6 +13,7 @@ import pytest
 from kvproof.checks.ranks import judge_ranks
 from kvproof.contract import RankGone
 from kvproof.histories.directed import cases
+from kvproof.histories.directed.ranks import Ranks, add, decode, ends
 from kvproof.histories.rank_faults import rank_faults
 from kvproof.records import Case, Finding, Observation, Verdict
 from kvproof.report.results import read
@@ -84,6 +85,13 @@ def test_processes_serve_one_history_after_another(reference: GroupFactory) -> N
     assert {member.process.pid for member in reference.crew.idle} == before
     judged(reference, DIRECTED["tp/killed-2-2"])
     assert len(before - {member.process.pid for member in reference.crew.idle}) == 1
+
+
+def test_steps_when_nobody_is_left_are_judged(reference: GroupFactory) -> None:
+    h = Ranks().step(add(0, 5)).step(*decode(0), faults=[ends(1, 1), ends(0, 1)]).form().step(*decode(0))
+    seen, findings = judged(reference, h.form().step(*decode(0)).ranks("nobody", (), (9, 9), 4))
+    assert not findings
+    assert [o.outcome for o in seen] == ["ok", "RankGone", "RankLost", "RankGone", "RankLost", "RankGone"]
 
 
 def test_eight_ranks_in_a_random_history(reference: GroupFactory) -> None:

@@ -24,6 +24,8 @@ from kvproof.subjects.rank_worker import main
 
 WARM = ("torch.distributed", "kvproof.subjects.rank_worker")
 """What the server imports."""
+SCRATCH = "KVPROOF_SCRATCH"
+"""A folder that somebody else removes: who uses it may be killed."""
 WARMING = 100.0
 """Seconds for that."""
 
@@ -125,7 +127,12 @@ class Crew:
             multiprocessing.get_context("forkserver").set_forkserver_preload(list(WARM))
         here, there = context.Pipe()
         process: Any = context.Process(target=main, args=(there,), daemon=True)  # type: ignore[attr-defined]
-        process.start()
+        # The server's socket goes where files are removed.
+        before, tempfile.tempdir = tempfile.tempdir, os.environ.get(SCRATCH, tempfile.tempdir)
+        try:
+            process.start()
+        finally:
+            tempfile.tempdir = before
         there.close()
         here.send(self.spec)
         return Member(here, process)
@@ -136,6 +143,11 @@ class Crew:
         if self.world:
             self._store = under_torchrun.new_store()
             return f"tcp://{self._store.host}:{self._store.port}"
+        return (Path(self._scratch()) / f"group-{self._groups}").as_uri()
+
+    def _scratch(self) -> str:
+        if SCRATCH in os.environ:
+            return os.environ[SCRATCH]
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="kvproof-ranks-")
-        return (Path(self._folder.name) / str(self._groups)).as_uri()
+            self._folder = tempfile.TemporaryDirectory(prefix="kvproof-", ignore_cleanup_errors=True)
+        return str(self._folder.name)

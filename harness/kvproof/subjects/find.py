@@ -30,9 +30,10 @@ CHECKOUT_VARIABLE = "KVPROOF_CHECKOUT"
 """Adapters to repositories that are no packages read the folder of the checkout from here."""
 FACTS = (
     *("name", "summary", "version", "requires", "install", "checkout", "programs", "device"),
-    *("factories", "distribution", "profiles", "environment"),
+    *("distribution", "profiles", "environment", "factories"),
 )
-"""Keys of impl.toml; `factories` adds needs of one factory, the last three are of third parties."""
+"""Keys of impl.toml; distribution, profiles and environment are for the environments of third parties,
+factories.NAME.requires for what one factory needs besides."""
 
 
 class SubjectError(Exception):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kvproof.records import Case, Observation
+from kvproof.subjects.crew import SCRATCH
 from kvproof.subjects.find import Implementation, SubjectError
 from kvproof.subjects.worker import BEAT, send
 
@@ -73,6 +74,8 @@ class Worker:
     _process: subprocess.Popen[bytes] | None = None
     _beat: mmap.mmap | None = None
     _buffer: bytes = b""
+    _scratch: tempfile.TemporaryDirectory[str] | None = None
+    """Files of the worker, which cannot remove them when it is killed."""
 
     def describe(self, *shape: Any) -> dict[str, Any]:
         """Capabilities and attributes.
@@ -140,6 +143,9 @@ class Worker:
                     with contextlib.suppress(OSError):  # what could not be sent is of no use now
                         stream.close()
             self._process, self._buffer = None, b""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
 
     def _kill(self) -> None:
         """The worker, and what it has started."""
@@ -174,13 +180,14 @@ class Worker:
         os.write(handle, BEAT.pack(-1, 0.0))
         self._beat = mmap.mmap(handle, BEAT.size)
         os.close(handle)
+        self._scratch = tempfile.TemporaryDirectory(prefix="kvproof-", ignore_cleanup_errors=True)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  read back when the worker dies
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kvproof.subjects.worker", self.implementation.spec, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, **self.environment},
+            env={**os.environ, **self.environment, SCRATCH: self._scratch.name},
             start_new_session=True,
         )
         kind, payload = self._answer(OPEN_LIMIT)
