@@ -101,8 +101,10 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Does the harness catch what it must? Its own tests: nox -s tests -- -k kill"""
+    """Does the harness catch what it must? Its own tests, on all cores: nox -s tests -- -k kill"""
     chosen = any(a.startswith(("-n", "--numprocesses", "--dist", "--pdb")) for a in session.posargs)
+    if not chosen:  # the processes share the cores
+        session.env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "2")
     _run(session, "environment", "pytest", *([] if chosen else SIDE_BY_SIDE), *session.posargs)
 
 

@@ -138,7 +138,8 @@ def markdown(kills: list[Kill]) -> str:
         "# Kill matrix",
         "",
         f"{len(kills)} planted faults over the reference, {dead} killed by a test of their own requirement, "
-        f"{len(kills) - dead} survivors. Written by `nox -s tests`.",
+        f"{len(kills) - dead} survivors. Histories of {LONG} operations and more are run only on those that "
+        "all others leave alive. Written by `nox -s tests`.",
         "",
         "| fault | its requirement | what is wrong | after | killed | operations | further killers |",
         "|---|---|---|---|---|---:|---|",

@@ -12,6 +12,7 @@ import pytest
 
 from kvproof import spec
 from kvproof.histories.arrivals import arrivals
+from kvproof.histories.build import History
 from kvproof.histories.directed import cases
 from kvproof.histories.rank_faults import rank_faults
 from kvproof.histories.seeded import seeded
@@ -92,3 +93,27 @@ def test_every_active_requirement_has_a_planted_fault() -> None:
     planted = {f.requirement for f in faults().values()}
     assert active - planted == set(WITHOUT_FAULT)
     assert planted <= active
+
+
+BUSY = """
+from kvproof.selftest.rogues import Bare
+
+
+class Busy(Bare):
+    def append(self, seq, tokens):
+        while len(self.tables[seq]) == 2:
+            pass
+        super().append(seq, tokens)
+"""
+
+
+def test_a_fault_that_hangs_is_stopped_and_keeps_what_it_showed(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY, encoding="utf-8")
+    subject = InProcess(f"{tmp_path / 'busy.py'}:Busy", limit=0.1)
+    history = History()
+    history.op("add", seq=0, tokens=range(3))
+    history.op("append", seq=0, tokens=[7, 8])
+    history.op("append", seq=0, tokens=[9])
+    outcome = subject.run(history.case("pool/busy", "POOL-001", 8, 4))
+    assert (outcome.end, outcome.step, len(outcome.observations)) == ("timeout", 2, 2)
+    assert outcome.observations[1].tables[0] == (7, 6)
