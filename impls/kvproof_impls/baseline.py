@@ -41,6 +41,8 @@ def checked(limits: Limits, *tensors: Any, layout: Layout = "NHD", **features: A
     ):
         if allowed is not None and value not in allowed:
             raise BadInput(f"{what} is {value}; allowed: {', '.join(map(str, allowed)) or 'none'}")
+    if found.table_columns % (multiple := limits.get("table_width_multiple", 1)):
+        raise BadInput(f"block_table has {found.table_columns} columns; allowed: multiples of {multiple}")
     return found
 
 

@@ -61,11 +61,13 @@ def stopped_by_a_sanitizer() -> Any:
 
 
 def _of_8_columns(checks: bool) -> Any:
+    from kvproof_impls.baseline import checked
+
     kernel = _kernel(None)  # type: ignore[arg-type]
 
     def decode(q: Any, k: Any, v: Any, table: Any, *rest: Any, **features: Any) -> Any:
-        if checks and table.shape[1] % 8:
-            raise BadInput(f"block_table has {table.shape[1]} columns; allowed: multiples of 8")
+        if checks:
+            checked(kernel.limits, q, k, v, table, *rest, **features)
         return type(kernel).decode(kernel, q, k, v, table, *rest, **features)
 
     kernel.decode, kernel.limits = decode, {**kernel.limits, "table_width_multiple": 8}

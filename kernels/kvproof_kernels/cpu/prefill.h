@@ -86,8 +86,8 @@ template <class T, class Q, int D> class Prefill {
             for (int t = 0; t < STEP; t++) sum += h.sum[r % G * STEP + t];
             finish<T, Q>(p, h.acc + r % G * wide, h.top[r % G * STEP], sum, row_of(r));
         }
-        // Queries share their tiles, and a weight of 0 times NaN is NaN: one in V of a later token has reached those that
-        // do not see it. A query alone is met by the tokens that it sees and no other.
+        // Queries share their tiles, and a weight of 0 times NaN is NaN: one in V of a later token has reached those
+        // that do not see it. A query alone is met by the tokens that it sees and no other.
         if (broken && run.last - run.first > 1)
             for (int i = run.first; i < run.last; i++) attend_run({run.sequence, i, i + 1}, kv_head);
     }

@@ -133,8 +133,7 @@ int main(int argc, char** argv) {
     if (!library) fail(dlerror());
     const auto kernel = reinterpret_cast<int (*)(const void*, std::uint64_t)>(dlsym(library, argv[2]));
     if (!kernel) fail(dlerror());
-    const auto parameter_bytes =
-        reinterpret_cast<int (*)()>(dlsym(library, (std::string(argv[2]) + "_bytes").c_str()));
+    const auto parameter_bytes = reinterpret_cast<int (*)()>(dlsym(library, (std::string(argv[2]) + "_bytes").c_str()));
     if (!parameter_bytes) fail(dlerror());
     const int file = open(argv[3], O_RDWR);
     struct stat status;
