@@ -1,4 +1,4 @@
-"""What helps who writes an adapter: a skeleton (`kvproof new-adapter`), and messages (`kvproof protocol`)."""
+"""What helps who writes an adapter: a skeleton (`kvproof new-adapter`) and messages (`kvproof protocol`)."""
 
 from __future__ import annotations
 

@@ -73,9 +73,10 @@ def test_a_skeleton_is_sane_once_its_blanks_are_filled(
     assert run("new-adapter", "mine", "--kind", kind).exit_code == 0
     path = tmp_path / "mine" / "adapter.py"
     where = f"mine/adapter.py:{FACTORIES[kind]}"
-    empty = run("smoke", where)
-    assert empty.exit_code in (1, 2)
-    assert "blank: your" in empty.output, "it names what is to be filled in"
+    if kind != "kernel":  # for another import of torch
+        empty = run("smoke", where)
+        assert empty.exit_code == 2
+        assert "blank: your" in empty.output, "it names what is to be filled in"
     above, *fillings = FILLED[kind]
     text = path.read_text()
     assert len(BLANK.findall(text)) == len(fillings)
@@ -92,7 +93,7 @@ def test_a_filled_skeleton_passes_and_its_toml_files_are_read(
     test_a_skeleton_is_sane_once_its_blanks_are_filled("manager", tmp_path, monkeypatch)
     toml = tmp_path / "mine" / "impl.toml"
     toml.write_text(toml.read_text().replace('version = "0"', 'version = "1.2.3"'))
-    judged = run("conformance", "--impl", "mine/adapter.py", "--histories", "20", "--requirement", "POOL")
+    judged = run("conformance", "--impl", "mine/adapter.py", "--histories", "5", "--requirement", "TABLE")
     assert judged.exit_code == 0, judged.output
     assert "mine/adapter.py:make 1.2.3: passed" in judged.output
     toml.write_text(toml.read_text().replace("requires = []", 'requires = ["no_such_module"]'))

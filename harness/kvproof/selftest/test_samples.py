@@ -50,7 +50,7 @@ def conformance(command: str, folder: Path, *more: str) -> tuple[int, ResultFile
 
 
 def test_it_passes(sample: str, tmp_path: Path) -> None:
-    status, file, output = conformance(sample, tmp_path, "--histories", "10")
+    status, file, output = conformance(sample, tmp_path, "--histories", "0")
     assert status == 0, output
     passed = {r.requirement for r in file.results if r.verdict is Verdict.PASS}
     assert len(passed) >= 40
@@ -65,13 +65,13 @@ def test_killed_in_the_middle_it_gives_a_report(sample: str, tmp_path: Path) -> 
         until = time.monotonic() + 60
         while not killed and time.monotonic() < until:
             lines = [line for path in tmp_path.rglob("*.jsonl") for line in path.open()]
-            if len(lines) > 50:  # in the middle of the cases
+            if len(lines) > 20:  # in the middle of the cases
                 killed.extend(_kill(sample))
             time.sleep(0.01)
 
     hunter = threading.Thread(target=kill)
     hunter.start()
-    status, file, output = conformance(sample, tmp_path, "--histories", "30", "--requirement", "POOL")
+    status, file, output = conformance(sample, tmp_path, "--histories", "100", "--requirement", "TABLE")
     hunter.join()
     assert killed
     assert status == 1, output
