@@ -121,6 +121,8 @@ class Manager:
     def free(self, seq):
         r = self.live.pop(seq)
         self.manager.cache_req(r, finished=True)
+        first = -(-r.cached_len // self.size) * self.size  # its engine ends nothing before it is computed
+        self.manager._free(self.manager.page_table[r.table_idx, first : r.device_len])
         self.rows.append(r.table_idx)
 
     def table(self, seq):
