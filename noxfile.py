@@ -76,7 +76,7 @@ def _run(session: nox.Session, environment: str, program: str, *arguments: str) 
 @nox.session(default=False)
 def environment(session: nox.Session) -> None:
     """Install what conformance, bench and tests share, with torch; runs by itself before them."""
-    _install(session, ".[dev,kernel]")
+    _install(session, ".[browser,dev,kernel,report]")
 
 
 @nox.session(default=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kvproof.records import Capability, Case, Line, Profile, Requirement
+from kvproof.records import Capability, Case, Line, Matrix, Past, Profile, Requirement
 from kvproof.spec import find
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -25,6 +25,8 @@ def schemas() -> dict[str, str]:
         "capability": Capability.model_json_schema(),
         "profile": Profile.model_json_schema(),
         "case": Case.model_json_schema(),
+        "history-line": Past.model_json_schema(mode="serialization"),
+        "matrix": Matrix.model_json_schema(mode="serialization"),
         "result-line": TypeAdapter[Any](Line).json_schema(mode="serialization"),
     }
     return {

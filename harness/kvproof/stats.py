@@ -6,8 +6,10 @@ Medians throughout, because other tenants of a machine only ever make a round sl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 
 def median(xs: Sequence[float]) -> float:
@@ -86,3 +88,54 @@ def ratio_interval(
     my = np.median(rng.choice(y, (resamples, y.size)), axis=1)
     low, high = np.quantile(mx / my, ((1 - level) / 2, (1 + level) / 2))
     return float(np.median(x) / np.median(y)), float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A lasting change in a series."""
+
+    index: int
+    """The first value after it."""
+    before: float
+    after: float
+    """Medians of the stretches on its two sides."""
+
+
+def steps(values: Sequence[float], *, least: int = 4, factor: float = 5.0, floor: float = 0.02) -> list[Step]:
+    """Where a series of positive values steps up or down for good, the first first.
+
+    The logarithms are split where the sum of absolute deviations from the medians of both sides is least,
+    and each side again. A split counts if the medians differ by more than `factor` standard errors of their
+    difference (from the median absolute deviation, which a single outlier does not move) and by more than
+    `floor`. On 40 values with 2 % noise it tells of a step that is not there in under 1 of 1,000 series, and
+    finds one of 10 % always, one of 5 % in 85 of 100 (`selftest/test_history.py` checks it).
+
+    Args:
+        least: values on each side of a step.
+
+    Raises:
+        ValueError: a value is not positive.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if not np.all(x > 0):
+        raise ValueError("values must be positive: steps are sought in logarithms")
+    logs, found = np.log(x), []
+
+    def cost(part: npt.NDArray[np.float64]) -> float:
+        return float(np.abs(part - np.median(part)).sum())
+
+    def split(low: int, high: int) -> None:
+        if high - low < 2 * least:
+            return
+        at = min(range(low + least, high - least + 1), key=lambda i: cost(logs[low:i]) + cost(logs[i:high]))
+        left, right = logs[low:at], logs[at:high]
+        rest = np.concatenate([left - np.median(left), right - np.median(right)])
+        sigma = 1.4826 * float(np.median(np.abs(rest)))
+        error = 1.2533 * sigma * float(np.sqrt(1 / len(left) + 1 / len(right)))
+        if abs(np.median(right) - np.median(left)) > max(factor * error, floor):
+            split(low, at)
+            found.append(Step(at, float(np.median(x[low:at])), float(np.median(x[at:high]))))
+            split(at, high)
+
+    split(0, len(x))
+    return found

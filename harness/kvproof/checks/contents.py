@@ -46,7 +46,7 @@ def _wrong(step: Step, seq: int, sequence: Sequence, position: int, got: int | N
     if step.has("data"):
         names.append("DATA-001")
     for name in names:
-        yield step.finding(name, want, found)
+        yield step.finding(name, want, found, slot=None if block is None else (block, offset))
 
 
 def _names(

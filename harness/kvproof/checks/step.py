@@ -67,9 +67,17 @@ class Step:
     def has(self, capability: str) -> bool:
         return capability in self.facts.capabilities
 
-    def finding(self, requirement: str, expected: str, got: str, message: str = "") -> Finding:
+    def finding(
+        self,
+        requirement: str,
+        expected: str,
+        got: str,
+        message: str = "",
+        slot: tuple[int, int] | None = None,
+    ) -> Finding:
+        name = f"KVP-{requirement}"
         return Finding(
-            requirement=f"KVP-{requirement}", step=self.index, expected=expected, got=got, message=message
+            requirement=name, step=self.index, expected=expected, got=got, message=message, slot=slot
         )
 
     def owners(self, seen: Observation | None = None) -> dict[int, list[tuple[int, int]]]:

@@ -8,18 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kvproof import ledger
 from kvproof.checks import judge
 from kvproof.checks.kernels import judge_kernel
 from kvproof.checks.ranks import judge_ranks
 from kvproof.checks.scheduling import judge_scheduler
+from kvproof.conformance.look import Driven
 from kvproof.histories.build import runnable
 from kvproof.histories.shrink import shrink, shrink_kernel
 from kvproof.oracle.model import Facts
 from kvproof.oracle.scheduling import SchedulerFacts
-from kvproof.records import SHORTEST, Case, Finding, Judged, Result, Verdict
+from kvproof.records import SHORTEST, Case, Finding, Judged, Observation, Result, Verdict
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
@@ -35,19 +36,10 @@ RANDOM = {
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
+MOST_DRAWN = 40
+"""Operations of the longest history whose observations go into the results."""
 MOST_HANGS = 10
 """A subject that hangs so often, or a kernel that crashes so often, is given up: each time takes long."""
-FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "ranks": "make_ranks", "kernel": "make"}
-"""The factory of an implementation that is named without one, by profile."""
-FIRST_SHAPES: dict[str, tuple[tuple[Any, ...], ...]] = {
-    "manager": ((8, 4), (64, 16), (256, 16), (1024, 16), (4096, 256)),
-    "scheduler": ((8, 4, 4, 16), (64, 16, 4, 64), (256, 16, 8, 256), (1024, 16, 8, 1024)),
-    "ranks": (((8, 8), 4), ((64, 64), 16), ((1024, 1024), 16)),
-    "kernel": ((),),
-}
-"""Arguments for a first look at a subject, until it serves one."""
-_ANSWERS = ("OutOfBlocks", "Refused", "BadInput", "UnknownSequence", "ContractError")
-"""How a factory refuses a shape."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
 
 
@@ -67,19 +59,6 @@ class Settings:
     seed: int = 0
     call_limit: float = CALL_LIMIT
     folder: Path = Path("results/runs")
-
-
-class Driven(Protocol):
-    """A subject that answers: `subjects.host.Worker`, or its stand-in without a process."""
-
-    implementation: Implementation
-    call_limit: float
-
-    def describe(self, *shape: Any) -> dict[str, Any]: ...
-
-    def growth(self, name: str, sizes: tuple[int, ...]) -> Any: ...
-
-    def run(self, case: Case) -> Outcome: ...
 
 
 @dataclass
@@ -324,9 +303,9 @@ class Session:
             case, small = min(
                 ((c, self._shrunk(c, requirement)) for c in candidates), key=lambda pair: len(pair[1].history)
             )
-            finding = self._shows(small, requirement)
+            seen, finding = self._seen(small, requirement)
             if finding is None:  # it does not fail every time
-                small, finding = case, self._shows(case, requirement)
+                small, (seen, finding) = case, self._seen(case, requirement)
             if finding is None:
                 continue
             small = small.model_copy(
@@ -343,6 +322,8 @@ class Session:
                 num_blocks=small.num_blocks,
                 block_size=small.block_size,
                 step=finding.step,
+                observed=_drawn(small, seen),
+                slot=finding.slot,
                 **self._saved(small, requirement),
             )
         for requirement, (case, result) in sorted(self.lost.items()):
@@ -364,33 +345,26 @@ class Session:
 
     def _shrunk(self, case: Case, requirement: str) -> Case:
         def shows(c: Case) -> bool:
-            return self._shows(c, requirement) is not None
+            return self._seen(c, requirement)[1] is not None
 
         return (
             shrink(case, shows, budget=250) if case.kernel is None else shrink_kernel(case, shows, budget=40)
         )
 
-    def _shows(self, case: Case, requirement: str) -> Finding | None:
-        _, findings = self.run(case)
-        return next((f for f in findings if f.requirement == requirement), None)
+    def _seen(self, case: Case, requirement: str) -> tuple[tuple[Observation, ...], Finding | None]:
+        """What is observed in a run of the case, and the first finding of the requirement."""
+        outcome, findings = self.run(case)
+        return outcome.observations, next((f for f in findings if f.requirement == requirement), None)
 
 
-def first_look(worker: Driven, profile: str) -> dict[str, Any]:
-    """What a subject says of itself in the first shape that it serves.
-
-    Raises:
-        SubjectError: it serves none of them, or cannot be opened.
-    """
-    blocked: SubjectError | None = None
-    for shape in FIRST_SHAPES[profile]:
-        try:
-            return worker.describe(*shape)
-        except SubjectError as error:
-            blocked = blocked or error
-            if not any(f"{answer}: " in str(error) for answer in _ANSWERS):
-                break  # no refusal of the shape
-    assert blocked is not None
-    raise blocked
+def _drawn(case: Case, seen: tuple[Observation, ...]) -> tuple[Observation, ...]:
+    """What a report draws of a short history: tables, references and writes; nothing of kernels and ranks."""
+    if case.profile not in ("manager", "scheduler") or len(case.history) > MOST_DRAWN:
+        return ()
+    plain = [
+        s if isinstance(s.value, int | str | None) else s.model_copy(update={"value": None}) for s in seen
+    ]
+    return tuple(s.model_copy(update={"reads": {}, "selfcheck": ()}) for s in plain[: len(case.history)])
 
 
 def _plainly(refusal: str) -> str:

@@ -18,9 +18,17 @@ from kvproof.contract.errors import (
     require_sizes,
     require_tokens,
 )
-from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits
-from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy
-from kvproof.contract.ranks import Diverged, Network, RankGone, RankGroup, RankGroupOptions, RankLost
+from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits, wrong_limits
+from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy, wrong_policy
+from kvproof.contract.ranks import (
+    Diverged,
+    Network,
+    RankGone,
+    RankGroup,
+    RankGroupOptions,
+    RankLost,
+    RankProcess,
+)
 from kvproof.contract.scheduler import Scheduler, SchedulerOptions
 
 __all__ = [
@@ -43,6 +51,7 @@ __all__ = [
     "RankGroup",
     "RankGroupOptions",
     "RankLost",
+    "RankProcess",
     "Refused",
     "Scheduler",
     "SchedulerOptions",
@@ -50,4 +59,6 @@ __all__ = [
     "require_new",
     "require_sizes",
     "require_tokens",
+    "wrong_limits",
+    "wrong_policy",
 ]

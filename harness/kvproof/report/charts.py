@@ -57,7 +57,7 @@ def heat_map(alt: Any, data: pd.DataFrame) -> Any:
     paged["percent"] = (paged["share"] * 100).round().astype(int)
     axes = alt.Chart(paged).encode(
         x=alt.X("tokens:O", title="sequence length, tokens"),
-        y=alt.Y("block_size:O", title="block size, tokens", sort="descending"),
+        y=alt.Y("block_size:O", title="block size", sort="descending"),
     )
     scale = alt.Scale(scheme="viridis", domain=[0, 100])
     squares = axes.mark_rect().encode(color=alt.Color("percent:Q", title="% of memory rate", scale=scale))
@@ -65,8 +65,10 @@ def heat_map(alt: Any, data: pd.DataFrame) -> Any:
         text="percent:Q",
         color=alt.condition("datum.percent > 55", alt.value("black"), alt.value("white")),
     )
-    return (squares + numbers).facet(
-        row=alt.Row("implementation:N", title=None), column=alt.Column("dtype:N", title=None)
+    sized = (squares + numbers).properties(width=alt.Step(40), height=alt.Step(28))
+    who = alt.Header(labelAngle=0, labelAlign="left", labelOrient="top")
+    return sized.facet(
+        row=alt.Row("implementation:N", title=None, header=who), column=alt.Column("dtype:N", title=None)
     )
 
 

@@ -146,6 +146,14 @@ def read(path: Path) -> ResultFile:
 
 def _parse(text: str, where: str) -> Header | Judged | Result | Sample | Footer:
     try:
+        return _LINE.validate_json(text, strict=False)
+    except ValidationError:
+        return _explain(text, where)
+
+
+def _explain(text: str, where: str) -> Header | Judged | Result | Sample | Footer:
+    """Read a line that did not validate once more, to say what is wrong with it."""
+    try:
         data: Any = json.loads(text)
     except json.JSONDecodeError as error:
         # The last line of a killed run is cut short: no newline.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvproof import spec
-from kvproof.conformance.session import Driven, Session, Settings, first_look
+from kvproof.conformance.look import Driven, first_look
+from kvproof.conformance.session import Session, Settings
 from kvproof.histories.directed.kernels import templates
 from kvproof.histories.kernels import Serves, Unserved
 from kvproof.records import Case, Verdict

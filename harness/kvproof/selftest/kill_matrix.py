@@ -16,8 +16,9 @@ import pytest
 
 from kvproof import spec
 from kvproof.conformance import test_apart, test_growth, test_scheduler
+from kvproof.conformance.look import Driven, first_look
 from kvproof.conformance.plugin import Unmet
-from kvproof.conformance.session import Driven, Session, Settings, first_look
+from kvproof.conformance.session import Session, Settings
 from kvproof.histories.directed import cases
 from kvproof.histories.shrink import shrink
 from kvproof.records import Case, Verdict

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +17,11 @@ from kvproof.report import charts
 
 torch = pytest.importorskip("torch", reason="kernels need torch")
 
-from kvproof.bench import attention, inputs, paged, roofline, run, stream  # noqa: E402
+from kvproof.bench import attention, inputs, paged, roofline, run  # noqa: E402
 from kvproof.bench.attention import BAR, FOLDED, AttentionJob, Group, groups  # noqa: E402
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel  # noqa: E402
 from kvproof.claims.measured import _timed  # noqa: E402
+from kvproof.selftest import cheating_kernels as cheats  # noqa: E402
 from kvproof.selftest import kernel_standin as standin  # noqa: E402
 from kvproof.subjects import SubjectError, find  # noqa: E402
 
@@ -142,86 +141,19 @@ def test_a_wrong_kernel_has_no_number() -> None:
         assert said in sample.note
 
 
-class KeepsTheGathered(standin.Gather):
-    """Gathers a table's keys and values once, and attends to the copy from then on."""
-
-    def __init__(self) -> None:
-        self.copies: dict[int, Any] = {}
-
-    def decode(self, q: Any, k: Any, v: Any, table: Any, lens: Any, scale: float) -> tuple[Any, None]:
-        if table.data_ptr() not in self.copies:
-            self.copies[table.data_ptr()] = k.clone(), v.clone(), table.clone()
-        k, v, table = self.copies[table.data_ptr()]
-        return super().decode(q, k, v, table, lens, scale)
-
-
-class KeepsTheTable(standin.Gather):
-    """Reads a table once."""
-
-    def __init__(self) -> None:
-        self.copies: dict[int, Any] = {}
-
-    def decode(self, q: Any, k: Any, v: Any, table: Any, lens: Any, scale: float) -> tuple[Any, None]:
-        table = self.copies.setdefault(table.data_ptr(), table.clone())
-        return super().decode(q, k, v, table, lens, scale)
-
-
-class LeavesOutAHead(standin.Gather):
-    def decode(self, *given: Any) -> tuple[Any, None]:
-        out, lse = super().decode(*given)
-        out[:, 1] = 1.0
-        return out, lse
-
-
-class LeavesOutAHeadLater(LeavesOutAHead):
-    """All heads in the warm-up, one less when it counts."""
-
-    calls = 0
-
-    def decode(self, *given: Any) -> tuple[Any, None]:
-        self.calls += 1
-        return standin.Gather().decode(*given) if self.calls <= 2 else super().decode(*given)
-
-
-class LeavesOutHalf(standin.Gather):
-    """Attends to every other position: the answer to random values is of the right size."""
-
-    def decode(self, q: Any, k: Any, v: Any, table: Any, lens: Any, scale: float) -> tuple[Any, None]:
-        return super().decode(q, k[:, ::2], v[:, ::2], table, lens // 2, scale)
-
-
-class Writes(standin.Gather):
-    """Leaves queries whose answer it knows."""
-
-    def decode(self, q: Any, *rest: Any) -> tuple[Any, None]:
-        q.zero_()
-        return super().decode(q, *rest)
-
-
-class WrongLse(standin.Gather):
-    capabilities = frozenset({"lse"})
-
-    def decode(self, q: Any, *rest: Any) -> tuple[Any, Any]:
-        return super().decode(q, *rest)[0], torch.zeros(q.shape[:2])
-
-
-class NoLse(standin.Gather):
-    capabilities = frozenset({"lse"})
-
-
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (standin.Idle, "against exact attention"),
-        (KeepsTheGathered, "against exact attention"),
-        (KeepsTheTable, "against exact attention"),
-        (LeavesOutAHead, "against exact attention"),
-        (LeavesOutAHeadLater, "against exact attention"),
-        (LeavesOutHalf, "against exact attention"),
-        (Writes, "it has written to its queries"),
-        (WrongLse, "lse is off by"),
-        (NoLse, "lse is NoneType"),
+        (cheats.KeepsTheGathered, "against exact attention"),
+        (cheats.KeepsTheTable, "against exact attention"),
+        (cheats.LeavesOutAHead, "against exact attention"),
+        (cheats.LeavesOutAHeadLater, "against exact attention"),
+        (cheats.LeavesOutHalf, "against exact attention"),
+        (cheats.Writes, "it has written to its queries"),
+        (cheats.WrongLse, "lse is off by"),
+        (cheats.NoLse, "lse is NoneType"),
     ],
 )
 def test_a_kernel_that_cheats_has_no_number(make: Any, said: str, dtype: str) -> None:
@@ -273,6 +205,11 @@ def test_what_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     first, second = measured(standin.Gather(), group(((16, "shuffled"), (1, "shuffled"))))[2:]
     assert first.rounds > 0
     assert second.note.startswith("unsupported: left out: a step of 300 tokens takes about")
+    needed = int(second.note.split("--patience ")[1].split()[0])
+    assert view.more_time([first, second]).endswith(f"--patience {needed} measures all")
+    patient = measured(standin.Gather(), group(((16, "shuffled"), (1, "shuffled"))), patience=100 * needed)
+    assert all(s.rounds > 0 for s in patient)
+    assert view.more_time(patient) == ""
 
 
 def test_a_slow_lane_gets_few_rounds_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,64 +237,6 @@ def test_a_slow_lane_gets_few_rounds_spread_over_all(monkeypatch: pytest.MonkeyP
     assert order.count("Gather") == 3
     at = [i / len(order) for i, name in enumerate(order) if name == "Gather"]
     assert at[0] < 0.4 < at[1] < 0.7 < at[2]
-
-
-# ---------------------------------------------------------------- the way of a GPU, on a fake one
-
-
-class FakeCuda:
-    """As much of torch.cuda as a round needs; an event is the number of calls so far."""
-
-    def __init__(self) -> None:
-        self.calls, self.captured = 0, False
-
-    def current_stream(self) -> Any:
-        return self
-
-    Stream = current_stream
-
-    def wait_stream(self, _: Any) -> None:
-        pass
-
-    @contextmanager
-    def stream(self, _: Any) -> Iterator[None]:
-        yield
-
-    @contextmanager
-    def graph(self, _: Any) -> Iterator[None]:
-        before = self.calls
-        yield
-        self.in_graph, self.calls, self.captured = self.calls - before, before, True
-
-    def CUDAGraph(self) -> Any:  # noqa: N802
-        return SimpleNamespace(replay=lambda: setattr(self, "calls", self.calls + self.in_graph))
-
-    def Event(self, enable_timing: bool) -> Any:  # noqa: N802
-        event = SimpleNamespace(at=0, synchronize=lambda: None)
-        event.record = lambda: setattr(event, "at", self.calls)
-        event.elapsed_time = lambda end: float(end.at - event.at)
-        return event
-
-
-@pytest.mark.parametrize("graph", [True, False])
-@pytest.mark.parametrize("turns", [1, 3, 19])
-def test_a_round_on_a_gpu_goes_round_all_inputs(
-    monkeypatch: pytest.MonkeyPatch, graph: bool, turns: int
-) -> None:
-    cuda = FakeCuda()
-    monkeypatch.setattr(torch, "cuda", cuda)
-
-    def call(turn: int) -> int:
-        cuda.calls += 1
-        return turn
-
-    round_ = stream.body(call, turns, "cuda", graph)
-    outputs, seconds = round_()
-    assert [(turn, out) for turn, out in outputs] == [(n, n) for n in range(turns)]
-    assert seconds == pytest.approx(1e-3)  # an event a call, one "millisecond" each
-    assert cuda.captured is graph
-    assert cuda.calls % turns == 0
-    assert cuda.calls >= 2 * stream.CALLS
 
 
 # ---------------------------------------------------------------- matrix, adapters, a whole run

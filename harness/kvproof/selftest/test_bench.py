@@ -1,67 +1,26 @@
-"""The benchmark's machinery on a stand-in: matrix, cells and their checks, a run, its files."""
+"""The benchmark's machinery on a stand-in: matrix, cells and their checks, memory, the short table."""
 
 from __future__ import annotations
 
 import gc
-import io
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from kvproof import spec
 from kvproof.bench import brief, cells, memory
 from kvproof.bench.apart import measure_memory
 from kvproof.bench.clock import calibrate, quiet
-from kvproof.bench.matrix import APART, ATTENTION, BadMatrix, Point, load
+from kvproof.bench.matrix import APART, ATTENTION, RANKS, BadMatrix, Point, load
 from kvproof.bench.measure import MOST_TIMED, WARM_UP, Job, predict
-from kvproof.bench.run import Plan, measure, run
-from kvproof.bench.subject import Subject, Unsupported, Wrong, open_subject
-from kvproof.bench.traces import synthetic
-from kvproof.bench.work import MAX_ROUNDS, expect
+from kvproof.bench.subject import Subject, open_subject
+from kvproof.bench.work import MAX_ROUNDS
 from kvproof.records import Sample
-from kvproof.report.results import read
 from kvproof.selftest import bench_standin as standin
+from kvproof.selftest.bench_calls import ADAPTER, SMALL, full, measured, plain_pedantic, subject
 from kvproof.subjects import find
-
-ADAPTER = str(Path(standin.__file__)) + ":make"
-SMALL: dict[str, dict[str, Any]] = {
-    "decode_step": {"sequences": 5, "caching": True, "order": "changing", "form": "list"},
-    "admit_cold": {"tokens": 70, "form": "array"},
-    "admit_prefix": {"tokens": 64, "cached": 1.0, "form": "list"},
-    "free": {"tokens": 70, "caching": False},
-    "fork": {"tokens": 70},
-    "batch": {"sequences": 3, "blocks": 4, "order": "changing"},
-    "pool": {"blocks": 256},
-    "evict": {"blocks": 256, "prompt_blocks": 16},
-}
-
-
-def subject(manager: Callable[[int, int], Any] = standin.Standin, **more: Any) -> Subject:
-    return Subject(getattr(manager, "__name__", "?"), manager, 16, **more)
-
-
-def full(manager: Callable[[int, int], Any] = standin.Standin) -> Subject:
-    return subject(manager, make_uncached=standin.Uncached)
-
-
-def plain_pedantic(target: Any, setup: Any, teardown: Any, rounds: int) -> list[float]:
-    """What pytest-benchmark does with these arguments, with a clock that counts."""
-    for _ in range(rounds):
-        arguments, _options = setup()
-        target(*arguments)
-        teardown(*arguments)
-    return [1e-6 * (i + 1) for i in range(rounds)]
-
-
-def measured(*subjects: Subject, point: Point, budget_s: float = 0.001) -> list[Sample]:
-    samples: list[Sample] = []
-    Job(subjects, [point], budget_s, samples.append).measure(point, plain_pedantic)
-    return samples
-
 
 # ---------------------------------------------------------------- clock and matrix
 
@@ -81,8 +40,8 @@ def test_quiet_switches_collection_off_and_on_again() -> None:
 
 def test_the_matrix_names_every_cell_and_quick_is_smaller() -> None:
     everything, quick = load(spec.find(), None, False), load(spec.find(), None, True)
-    assert {p.cell for p in everything} == {*cells.CELLS, *APART, *ATTENTION}
-    assert {p.cell for p in quick} == {*cells.CELLS, *APART, *ATTENTION}
+    assert {p.cell for p in everything} == {*cells.CELLS, *APART, *RANKS, *ATTENTION}
+    assert {p.cell for p in quick} == {*cells.CELLS, *APART, *RANKS, *ATTENTION}
     assert len(quick) < len(everything)
     assert {p.cell for p in load(spec.find(), ["fork", "pool"], True)} == {"fork", "pool"}
 
@@ -231,6 +190,10 @@ def test_a_size_that_would_take_too_long_is_left_out() -> None:
     job.costs["Standin", "admit_prefix{'cached': 0.0, 'form': 'list'}"] = {64: 10.0}
     job.measure(point, plain_pedantic)
     assert samples[0].note.startswith("unsupported: left out: a round of 64 tokens took 10 s")
+    assert samples[0].note.endswith("more than 20 s; --patience 28 times them")
+    job.patience = 28
+    job.measure(point, plain_pedantic)
+    assert samples[1].rounds
 
 
 # ---------------------------------------------------------------- memory and the short table
@@ -318,155 +281,3 @@ def test_every_telling_point_is_in_the_matrix(quick: bool) -> None:
     for telling in brief.TELLING:
         cell = telling.cell.removesuffix("_growth")
         assert any(p.cell == cell and telling.at.items() <= p.parameters.items() for p in points), telling
-
-
-# ---------------------------------------------------------------- a whole run
-
-
-def plan(*subjects: Subject, points: list[Point], capacity: tuple[int, ...] = (131_072, 0)) -> Plan:
-    return Plan(subjects, points, synthetic(0, 40), capacity, True, 0)
-
-
-def test_a_run_writes_samples_summary_and_table(tmp_path: Path) -> None:
-    points = [
-        Point("admit_prefix", SMALL["admit_prefix"]),
-        Point("fork", SMALL["fork"]),
-        Point("pool", {"blocks": 256}),
-        Point("pool", {"blocks": 512}),
-        Point("memory", {"blocks": 1000, "caching": True}),
-        Point("replay", {"requests": 30}),
-        Point("waste", {"steps": 500}),
-    ]
-    said = io.StringIO()
-    console = Console(file=said, width=200)
-    status = measure(plan(full(), subject(standin.Uncached), points=points), tmp_path, console, False)
-    (folder,) = tmp_path.iterdir()
-    found = read(folder / "bench.jsonl")
-    assert status == found.footer.exit_status == 0
-    assert found.header.implementation == "Standin, Uncached"
-    assert found.footer.complete
-    by_cell = {(s.cell, s.implementation): s for s in found.samples}
-    assert by_cell["fork", "Standin"].note.startswith("unsupported")
-    assert by_cell["memory", "Standin"].note.startswith("unsupported: cannot be opened")
-    assert by_cell["pool_growth", "Standin"].unit == "exponent"
-    replayed = [s for s in found.samples if (s.cell, s.implementation) == ("replay", "Standin")]
-    assert [s.parameters["capacity_tokens"] for s in replayed] == [131_072, "unbounded"]
-    for s in replayed:
-        assert s.counters["hits"] == s.counters["exact_hits"] > 0
-        assert s.counters["hit_rate"] <= s.counters["ceiling"]
-    assert by_cell["waste", "Standin"].median == by_cell["waste", "Standin"].counters["least_percent"]
-    summary = (folder / "bench.md").read_text()
-    assert "## replay" in summary
-    assert "Hit rate = " in summary
-    assert summary.index("## Summary") < summary.index("## admit_prefix")
-    assert len((folder / "bench.csv").read_text().splitlines()) == len(found.samples) + 1
-    assert said.getvalue().splitlines()[-1] == f"report: {folder / 'bench.md'}"
-    assert gc.isenabled()
-
-
-def test_findings_make_the_status_1(tmp_path: Path) -> None:
-    said = io.StringIO()
-    points = [Point("evict", SMALL["evict"]), Point("replay", {"requests": 40})]
-    console = Console(file=said, width=300)
-    status = measure(
-        plan(full(), subject(standin.Boaster), subject(standin.Fifo), points=points), tmp_path, console, True
-    )
-    assert status == 1
-    assert "Boaster, evict(blocks=256, prompt_blocks=16): INVALID: cached tokens is" in said.getvalue()
-    assert "only 0 of them were ever committed" in said.getvalue()
-    assert "Standin" not in said.getvalue()
-    (folder,) = tmp_path.iterdir()
-    assert "## Findings" in (folder / "bench.md").read_text()
-
-
-def test_a_run_without_a_number_is_not_green(tmp_path: Path) -> None:
-    points = [Point("fork", SMALL["fork"])]
-    assert measure(plan(full(), points=points), tmp_path, Console(file=io.StringIO()), True) == 3
-
-
-class Interrupted(standin.Standin):
-    def fork(self, parent: int, child: int) -> None:
-        raise KeyboardInterrupt
-
-    capabilities = standin.Standin.capabilities | {"fork"}
-
-
-def test_a_run_broken_off_says_so(tmp_path: Path) -> None:
-    points = [Point("evict", SMALL["evict"]), Point("fork", SMALL["fork"]), Point("pool", SMALL["pool"])]
-    assert measure(plan(full(Interrupted), points=points), tmp_path, Console(file=io.StringIO()), True) == 3
-    (folder,) = tmp_path.iterdir()
-    found = read(folder / "bench.jsonl")
-    assert not found.footer.complete
-    assert [s.cell for s in found.samples] == ["evict"]
-    assert gc.isenabled()
-
-
-def test_a_failure_of_the_harness_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Job, point: Point, pedantic: object) -> None:
-        raise ZeroDivisionError("the harness broke")
-
-    monkeypatch.setattr(Job, "measure", broken)
-    said = io.StringIO()
-    points = [Point("evict", SMALL["evict"])]
-    assert measure(plan(full(), points=points), tmp_path, Console(file=said, width=300), True) == 1
-    assert "the harness broke" in said.getvalue() or "ZeroDivisionError" in said.getvalue()
-
-
-def test_the_same_one_twice_gets_two_names(tmp_path: Path) -> None:
-    assert run([ADAPTER, ADAPTER], None, [], 64, ["free"], True, 0, tmp_path, True) == 0
-    (folder,) = tmp_path.iterdir()
-    names = read(folder / "bench.jsonl").header.implementation.split(", ")
-    assert names[1] == names[0] + " #2"
-
-
-def test_a_slow_set_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "LONGEST_SET_UP_S", 0)
-    (sample,) = measured(full(), point=Point("evict", SMALL["evict"]))
-    assert sample.note.startswith("unsupported: left out: the sequences it starts with")
-
-
-def test_run_opens_an_adapter_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = run([ADAPTER], None, [1_048_576], 64, ["replay"], True, 0, tmp_path, True)
-    assert status == 0
-    (folder,) = tmp_path.iterdir()
-    (sample,) = read(folder / "bench.jsonl").samples
-    assert sample.counters["evictions"] == sample.counters["exact_evictions"] > 0
-    assert capsys.readouterr().out.strip().replace("\n", "") == f"report: {folder / 'bench.md'}"
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"impls": ["nobody"]}, "no implementation 'nobody'"),
-        ({"block_size": 24}, "divisors of 512"),
-        ({"block_size": 0}, "at least 1"),
-        ({"capacity": [8]}, "at least one block of 16"),
-        ({"capacity": [-1]}, "at least one block of 16"),
-        ({"cells": ["walk"]}, "allowed are decode_step"),
-        ({"trace": Path("no-such-file")}, "no-such-file"),
-    ],
-)
-def test_wrong_arguments_are_usage_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], named: str
-) -> None:
-    arguments: dict[str, Any] = {
-        "impls": [ADAPTER],
-        "trace": None,
-        "capacity": [],
-        "block_size": 16,
-        "cells": None,
-        "quick": True,
-        "seed": 0,
-        "out": tmp_path,
-        "quiet": True,
-    }
-    assert run(**(arguments | changes)) == 2
-    assert named in capsys.readouterr().out.replace("\n", " ")
-    assert not list(tmp_path.iterdir())
-
-
-def test_wrong_and_unsupported_are_told_apart() -> None:
-    with pytest.raises(Unsupported):
-        subject().open(8, caching=False)
-    with pytest.raises(Wrong):
-        expect("x", 3, 1, 1)

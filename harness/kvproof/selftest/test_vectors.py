@@ -10,8 +10,8 @@ import pytest
 
 from kvproof import spec
 from kvproof.conformance.citing import vectors
+from kvproof.conformance.look import FACTORIES
 from kvproof.conformance.replay import load_vector
-from kvproof.conformance.session import FACTORIES
 from kvproof.records import Verdict
 from kvproof.selftest.inprocess import InProcess
 from kvproof.selftest.kill_matrix import faults, session_of

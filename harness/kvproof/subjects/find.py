@@ -21,6 +21,11 @@ from typing import Any
 IMPLEMENTATIONS = "kvproof_impls"
 CHECKOUT_VARIABLE = "KVPROOF_CHECKOUT"
 """Adapters to repositories that are no packages read the folder of the checkout from here."""
+FACTS = (
+    *("name", "summary", "version", "requires", "install", "checkout", "programs", "device"),
+    *("distribution", "profiles", "environment"),
+)
+"""Keys of impl.toml; the last three are for the environments of third parties."""
 
 
 class SubjectError(Exception):
@@ -121,8 +126,23 @@ def _folders() -> dict[str, Path]:
     return found
 
 
+def _facts(path: Path) -> dict[str, Any]:
+    """What an impl.toml says.
+
+    Raises:
+        SubjectError: it is no TOML, or has a key that nobody reads.
+    """
+    try:
+        facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SubjectError(f"{path}: not TOML: {error}") from None
+    if unknown := sorted(set(facts) - set(FACTS)):
+        raise SubjectError(f"{path}: {unknown[0]!r} is not known; allowed: {', '.join(FACTS)}")
+    return facts
+
+
 def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
-    facts = tomllib.loads((folder / "impl.toml").read_text(encoding="utf-8"))
+    facts = _facts(folder / "impl.toml")
     install = facts.get("install", "pip install {}")
     return Implementation(
         spec=spec,

@@ -95,7 +95,7 @@ class AbortWaitingKeepsHold(Scheduler):
 
     def submit(self, rid: int, tokens: Sequence[int], max_new: int, priority: int = 0) -> None:
         super().submit(rid, tokens, max_new, priority)
-        hit = self.manager._find(tokens, None)[2]
+        hit = self.manager.plans.find(tokens, None)[2]
         self.manager.pool.retain(hit.blocks)
         self.held[rid] = hit.blocks
 

@@ -96,7 +96,7 @@ class PublishedAtAllocation(Manager):
 )
 class MatchedBlocksEvicted(Manager):
     def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
-        _, values, length, hit = self._plan_add(seq, tokens, keys)
+        _, values, length, hit = self.plans.add(seq, tokens, keys)
         assert values is not None
         cached = len(hit.blocks) * self.block_size
         fresh = self.pool.take(self.tables.blocks_of(length) - len(hit.blocks))

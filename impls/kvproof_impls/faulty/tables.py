@@ -9,6 +9,7 @@ import numpy as np
 
 from kvproof.contract import Block
 from kvproof_impls.reference.arrays import Int32, Int64
+from kvproof_impls.reference.domains import Domains
 from kvproof_impls.reference.manager import Manager
 from kvproof_impls.reference.prefix import PrefixCache
 from kvproof_impls.reference.storage import Storage
@@ -190,9 +191,12 @@ class DuplicatesInAStep(Manager):
     model="ovg-project/kvcached#362",
 )
 def domain_never_left(num_blocks: int, block_size: int) -> Manager:
-    class HoardingCache(PrefixCache):
-        def _unuse(self, root: int) -> None:
+    class Hoarding(Domains):
+        def leave(self, root: int) -> None:
             pass
+
+    class HoardingCache(PrefixCache):
+        domains_type = Hoarding
 
     class Faulty(Manager):
         prefix_type = HoardingCache

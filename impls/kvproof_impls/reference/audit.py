@@ -99,8 +99,8 @@ def _map(manager: Manager) -> list[str]:
     for root in roots:
         if root < 0:
             users[root] = users.get(root, 0) + 1
-    if users != prefix.domain_users():
-        lines.append(f"users of domains: {users} found, {prefix.domain_users()} counted")
+    if users != prefix.domains.users:
+        lines.append(f"users of domains: {users} found, {prefix.domains.users} counted")
     return lines
 
 

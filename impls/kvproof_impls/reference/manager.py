@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from kvproof.contract import BadInput, Block, ContractError, OutOfBlocks, Policy, Refused
+from kvproof.contract import BadInput, Block, ContractError, Policy, Refused
 
 from . import sizing, wire
-from .arrays import Index, Int32, Int64
+from .arrays import Int32, Int64
 from .audit import broken
 from .host import HostTier
-from .inputs import ID_LIMIT, parse_keys, token_array, token_count, whole
+from .inputs import ID_LIMIT, parse_keys, token_array, whole
+from .plans import Plans
 from .pool import Pool
-from .prefix import Hit, PrefixCache
+from .prefix import PrefixCache
 from .raw import RawBlocks
 from .storage import Storage
-from .tables import PAD, Moves, Rows, Tables
+from .tables import PAD, Moves, Tables, pick
 
 # fmt: off
 ALWAYS = frozenset((
@@ -60,13 +61,14 @@ class Manager:
         self.host: HostTier | None = None
         self.storage = Storage(num_blocks, block_size)
         self.raw = RawBlocks(self.pool)
+        self.plans = Plans(self.pool, self.tables, self.prefix)
         self._copies: list[tuple[Block, Block]] = []
 
     # ------------------------------------------------------------ sequences
 
     def add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
         """Start a sequence; returns how many tokens are cached already."""
-        seq, values, length, hit = self._plan_add(seq, tokens, keys)
+        seq, values, length, hit = self.plans.add(seq, tokens, keys)
         total = self.tables.blocks_of(length)
         self.pool.retain(hit.blocks)  # before others are evicted for the rest
         row = self._new_row(seq)
@@ -82,7 +84,7 @@ class Manager:
 
     def append(self, seq: int, tokens: Sequence[int]) -> None:
         """Reserve slots for more tokens, copying what others would see changed."""
-        row, values, count, moves = self._plan_append(seq, tokens)
+        row, values, count, moves = self.plans.append(seq, tokens)
         length = self.tables.seq_lens.item(row)
         more = self.tables.blocks_of(length + count) - self.tables.num_blocks.item(row)
         if self.tables.shared[row]:
@@ -107,7 +109,8 @@ class Manager:
         doubtful = pick(rows, np.flatnonzero(shared)).tolist() if np.count_nonzero(shared) else []
         moves = self.tables.moves(doubtful, self.pool.state)
         if len(full) + len(moves) > self.pool.available:
-            self._short(len(full) + len(moves), self._longest(pick(rows, full)))
+            longest = int(tables.num_blocks[pick(rows, full)].max(initial=0))
+            self.plans.short(len(full) + len(moves), longest + 1)
         if doubtful:
             self._make_own(doubtful, moves, self.pool.take(len(moves)))
         slots = tables.last_slot[rows] + 1
@@ -179,58 +182,6 @@ class Manager:
         self.tables.doubt(row)
         if self.prefix:
             self.prefix.rewind_below(row, length)
-
-    # ------------------------------------------------------------ planning
-
-    def _plan_add(
-        self, seq: Any, tokens: Any, keys: Mapping[str, Any] | None
-    ) -> tuple[int, Int32 | None, int, Hit]:
-        """(id, tokens, length, hit) of an add that will succeed; else its error."""
-        seq = self.tables.new_id(seq)
-        values, length, hit = self._find(tokens, keys)
-        total, taken = self.tables.blocks_of(length), self._taken(length, hit)
-        if taken > self.pool.available or total > self.pool.capacity:
-            self._short(taken, total)
-        return seq, values, length, hit
-
-    def _find(self, tokens: Any, keys: Mapping[str, Any] | None) -> tuple[Int32 | None, int, Hit]:
-        """(tokens, length, hit) of a new sequence."""
-        if self.prefix:
-            values = token_array(tokens)
-            return values, len(values), self.prefix.match(values, *parse_keys(keys))
-        if keys:
-            raise BadInput("keys need prefix caching, which is off")
-        return None, token_count(tokens), Hit(np.empty(0, np.int32), 0, 0)
-
-    def _taken(self, length: int, hit: Hit) -> int:
-        total = self.tables.blocks_of(length)
-        if not len(hit.blocks):
-            return total
-        return total - len(hit.blocks) + int(np.count_nonzero(self.pool.state.take(hit.blocks) < 0))
-
-    def _plan_append(self, seq: Any, tokens: Any) -> tuple[int, Int32 | None, int, Moves]:
-        """(row, tokens, how many, blocks to copy) of an append that will succeed; else its error."""
-        row = self.tables.live_row(seq)
-        values = token_array(tokens) if self.prefix else None
-        count = token_count(tokens) if values is None else len(values)
-        return row, values, count, self._plan_growth(row, count)
-
-    def _plan_growth(self, row: int, count: int) -> Moves:
-        total = self.tables.blocks_of(self.tables.seq_lens.item(row) + count)
-        moves = self.tables.moves([row], self.pool.state) if self.tables.shared[row] else []
-        needed = total - self.tables.num_blocks.item(row) + len(moves)
-        if needed > self.pool.available or total > self.pool.capacity:
-            self._short(needed, total)
-        return moves
-
-    def _short(self, needed: int, total: int) -> None:
-        """Raise what a call that lacks blocks answers; its longest sequence would have `total`."""
-        if total > self.pool.capacity:
-            raise Refused(f"{total} blocks for one sequence, the pool has {self.pool.capacity}")
-        raise OutOfBlocks(f"{needed} blocks needed, {self.pool.available} available")
-
-    def _longest(self, growing: Index) -> int:
-        return int(self.tables.num_blocks[growing].max(initial=0)) + 1
 
     # ------------------------------------------------------------ copy-on-write
 
@@ -359,7 +310,7 @@ class Manager:
     def can_add(self, seq: int, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> bool:
         """True exactly when `add` would succeed now."""
         try:
-            self._plan_add(seq, tokens, keys)
+            self.plans.add(seq, tokens, keys)
         except ContractError:
             return False
         return True
@@ -367,15 +318,15 @@ class Manager:
     def can_append(self, seq: int, n: int = 1) -> bool:
         """True exactly when `append` of n tokens would succeed now."""
         try:
-            self._plan_growth(self.tables.live_row(seq), whole(n, "token count", 1, ID_LIMIT))
+            self.plans.growth(self.tables.live_row(seq), whole(n, "token count", 1, ID_LIMIT))
         except ContractError:
             return False
         return True
 
     def blocks_to_add(self, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
         """By how much an `add` would lower `free_blocks`: new blocks, and matched ones that nobody holds."""
-        _, length, hit = self._find(tokens, keys)
-        return self._taken(length, hit)
+        _, length, hit = self.plans.find(tokens, keys)
+        return self.plans.taken(length, hit)
 
     def match(self, tokens: Sequence[int], keys: Mapping[str, Any] | None = None) -> int:
         """Tokens that `add` would find in the cache."""
@@ -475,8 +426,3 @@ class Manager:
         if self.prefix:
             self.prefix.grow(len(self.tables.matrix))
         return row
-
-
-def pick(rows: Rows, index: Int64) -> Index:
-    """The rows at these places of a batch."""
-    return index if isinstance(rows, slice) else rows[index]

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import Bool, Index, Int32, Int64, UInt64
+from .domains import Domains
 from .hashing import Hasher, Tag, media_tags, seed_of
 from .inputs import Domain, Media
 
@@ -51,6 +52,8 @@ class PrefixCache:
 
     growth = 64
 
+    domains_type = Domains
+
     _chain = ("due", "state", "tip", "root")
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -70,10 +73,7 @@ class PrefixCache:
         self.row_media: dict[int, tuple[Media, ...]] = {}
         self.borrowed: dict[int, set[int]] = {}  # by row: blocks of its chain that are not its own
         self.lenders: dict[int, set[int]] = {}  # the inverse: rows by such a block
-        self._roots: dict[Domain, int] = {}
-        self._domains: dict[int, tuple[Domain, int]] = {}  # by root: the domain and its seed
-        self._users: dict[int, int] = {}  # by root: rows and published first blocks
-        self._next_root = -1
+        self.domains = self.domains_type()
 
     # ------------------------------------------------------------ look-up
 
@@ -82,8 +82,7 @@ class PrefixCache:
 
         At least one token stays to be computed, so a hit never covers the whole prompt.
         """
-        root = self._roots.get(domain)
-        state, parent = seed_of(domain) if root is None else self._domains[root][1], root
+        state, parent = self.domains.look_up(domain)
         if parent is None:
             return Hit(np.empty(0, np.int32), state, 0)
         found: list[Int32] = []
@@ -169,9 +168,7 @@ class PrefixCache:
 
     def begin(self, row: int, domain: Domain, media: tuple[Media, ...], hit: Hit) -> None:
         """Start the chain of a new sequence behind its hit."""
-        root = self._intern(domain)
-        self.root[row] = root
-        self._use(root)
+        root = self.root[row] = self.domains.join(domain)
         if media:
             self.row_media[row] = media
         self.due[row] = (len(hit.blocks) + 1) * self.block_size
@@ -186,13 +183,13 @@ class PrefixCache:
         if parent in self.row_media:
             self.row_media[child] = self.row_media[parent]
         self._borrow(child, self.borrowed.get(parent, set()))
-        self._use(int(self.root[child]))
+        self.domains.use(int(self.root[child]))
 
     def end(self, row: int) -> None:
         """Forget the chain of a row; what it published stays."""
         self.row_media.pop(row, None)
         self._give_back(row)
-        self._unuse(self.root.item(row))
+        self.domains.leave(self.root.item(row))
 
     def rewind(self, row: int) -> None:
         """Publish this sequence again from block 0 on; nothing happens to what is published."""
@@ -200,7 +197,7 @@ class PrefixCache:
         if self.due[row] == NEVER:
             return
         root = int(self.root[row])
-        self.due[row], self.state[row], self.tip[row] = self.block_size, self._domains[root][1], root
+        self.due[row], self.state[row], self.tip[row] = self.block_size, self.domains.seed(root), root
 
     def rewind_below(self, row: int, length: int) -> None:
         """After a truncation: the chain must not stand past the new end."""
@@ -218,31 +215,9 @@ class PrefixCache:
             if not self.lenders[block]:
                 del self.lenders[block]
 
-    def _intern(self, domain: Domain) -> int:
-        root = self._roots.get(domain)
-        if root is None:
-            root = self._next_root
-            self._next_root -= 1
-            self._roots[domain] = root
-            self._domains[root] = domain, seed_of(domain)
-            self._users[root] = 0
-        return root
-
     def stands(self, row: int) -> bool:
         """Whether the chain of a row can go on: closed for good, or its predecessor has its contents."""
         return self.due[row] == NEVER or bool(self._alive(self.tip[row : row + 1])[0])
-
-    def domain_users(self) -> dict[int, int]:
-        """By root: rows and published first blocks that belong to the domain."""
-        return self._users
-
-    def _use(self, root: int) -> None:
-        self._users[root] += 1
-
-    def _unuse(self, root: int) -> None:
-        self._users[root] -= 1
-        if not self._users[root]:
-            del self._users[root], self._roots[self._domains.pop(root)[0]]
 
     # ------------------------------------------------------------ publishing
 
@@ -321,7 +296,7 @@ class PrefixCache:
         """Give identities to those of `blocks` that were settled on themselves."""
         parents = self._parents(settled, self.tip.item(row))
         if not start and settled[0] == blocks[0] and not self.key[blocks[0]]:
-            self._use(self.root.item(row))
+            self.domains.use(self.root.item(row))
         own = settled == blocks
         for i, tag in tags.items():
             if i - start < len(blocks) and own[i - start]:
@@ -362,7 +337,7 @@ class PrefixCache:
             first = (index == 0) & (self.key.take(blocks) == 0)
             # Once a block, though forks may both have it.
             for root in dict(zip(blocks[first].tolist(), tips[first].tolist(), strict=True)).values():
-                self._use(root)
+                self.domains.use(root)
         self.key[blocks] = keys
         self.parent[blocks] = tips
         self.state[rows] = states
@@ -393,7 +368,7 @@ class PrefixCache:
             del self.map[key]
         parents = self.parent[blocks]
         for root in parents[parents < 0].tolist():
-            self._unuse(root)
+            self.domains.leave(root)
         if self.media:
             for block in blocks.tolist():
                 self.media.pop(block, None)

@@ -248,3 +248,8 @@ class Tables:
             counter = getattr(self, name)
             if len(counter) < rows:
                 setattr(self, name, np.concatenate((counter, np.zeros(rows - len(counter), counter.dtype))))
+
+
+def pick(rows: Rows, index: Int64) -> Index:
+    """The rows at these places of a batch."""
+    return index if isinstance(rows, slice) else rows[index]

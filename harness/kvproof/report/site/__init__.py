@@ -1,0 +1,1 @@
+"""The dashboard: static pages that open from disk, made of result files."""

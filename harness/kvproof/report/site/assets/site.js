@@ -1,0 +1,211 @@
+"use strict";
+const root = document.documentElement.dataset.root || "";
+const make = (tag, className, text) => {
+  const e = document.createElement(tag);
+  if (className) e.className = className;
+  if (text !== undefined) e.textContent = text;
+  return e;
+};
+
+// ---------------------------------------------------------------- light and dark
+const system = matchMedia("(prefers-color-scheme: dark)");
+const stored = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
+const dark = () => (stored() || (system.matches ? "dark" : "light")) === "dark";
+const paint = () => {
+  document.documentElement.dataset.theme = dark() ? "dark" : "light";
+  charts();
+};
+document.getElementById("theme").addEventListener("click", () => {
+  try { localStorage.setItem("theme", dark() ? "light" : "dark"); } catch { /* a page from disk may have no store */ }
+  paint();
+});
+system.addEventListener("change", paint);
+
+// ---------------------------------------------------------------- charts
+function charts() {
+  if (!window.vegaEmbed) return;
+  for (const place of document.querySelectorAll(".chart")) {
+    const data = place.dataset.spec || place.querySelector("script").textContent;
+    place.dataset.spec = data;
+    const config = { background: "transparent", view: { stroke: null } };
+    window.vegaEmbed(place, JSON.parse(data), { actions: false, renderer: "svg", config, theme: dark() ? "dark" : undefined });
+  }
+}
+window.addEventListener("vega", charts);
+
+// ---------------------------------------------------------------- filters, kept in the address behind #
+const form = document.querySelector("form.filter:not(#compare)");
+const tables = document.querySelectorAll("table[data-rows]");
+const fields = form ? [...form.elements].filter((e) => e.name) : [];
+const inAddress = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+function filter() {
+  if (!form) return;
+  const wanted = fields.map((f) => [f.name, f.value.trim().toLowerCase()]).filter(([, v]) => v);
+  let shown = 0, all = 0;
+  for (const table of tables) {
+    for (const row of table.tBodies[0].rows) {
+      const fits = wanted.every(([name, v]) =>
+        name === "q" ? v.split(/\s+/).every((word) => row.textContent.toLowerCase().includes(word))
+          : (row.dataset[name] || "").toLowerCase() === v);
+      row.hidden = !fits;
+      all += 1;
+      shown += fits;
+    }
+  }
+  form.querySelector("output").textContent = shown === all ? `${all} rows` : `${shown} of ${all} rows`;
+}
+if (form) {
+  const read = () => {
+    const given = inAddress();
+    for (const f of fields) f.value = given.get(f.name) || "";
+    filter();
+  };
+  form.addEventListener("submit", (e) => e.preventDefault());
+  form.addEventListener("input", () => {
+    const values = fields.filter((f) => f.value).map((f) => [f.name, f.value]);
+    history.replaceState(null, "", `#${new URLSearchParams(values)}`);
+    filter();
+  });
+  addEventListener("hashchange", () => { if (location.hash.includes("=") || !location.hash) read(); });
+  read();
+}
+
+// ---------------------------------------------------------------- find
+const find = document.getElementById("find"), found = document.getElementById("found");
+find.addEventListener("input", () => {
+  const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = words.length ? (window.KVPROOF_INDEX || []).filter(([name, about]) =>
+    words.every((w) => `${name} ${about}`.toLowerCase().includes(w))).slice(0, 20) : [];
+  found.replaceChildren(...fits.map(([name, about, path]) => {
+    const item = make("li"), link = make("a", "", `${name} `);
+    link.href = root + path;
+    link.append(make("small", "", about));
+    item.append(link);
+    return item;
+  }));
+  found.hidden = !fits.length;
+});
+document.addEventListener("keydown", (e) => {
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName);
+  if (e.key === "/" && !typing) { e.preventDefault(); find.focus(); }
+  if (e.key === "Escape") { found.hidden = true; find.value = ""; }
+  if ((e.key === "ArrowDown" || e.key === "ArrowUp") && !found.hidden) {
+    const links = [...found.querySelectorAll("a")], at = links.indexOf(document.activeElement);
+    const next = links[at + (e.key === "ArrowDown" ? 1 : -1)];
+    e.preventDefault();
+    (next || find).focus();
+  }
+  if (e.key === "Enter" && e.target === find && found.querySelector("a")) location.href = found.querySelector("a").href;
+});
+
+// ---------------------------------------------------------------- a failing history, step by step
+const hue = (seq) => { let h = 7; for (const c of String(seq)) h = (h * 31 + c.charCodeAt(0)) % 360; return `hsl(${(h * 67) % 360} 70% 78%)`; };
+for (const place of document.querySelectorAll(".history")) {
+  const data = JSON.parse(place.querySelector("script").textContent);
+  const contents = [];  // before each step: "block/offset" -> [seq, position]
+  const now = new Map();
+  for (const step of data.steps) {
+    for (const [from, to] of step.copies) for (let o = 0; o < data.size; o++) if (now.has(`${from}/${o}`)) now.set(`${to}/${o}`, now.get(`${from}/${o}`));
+    for (const [block, offset, seq, position] of step.writes) now.set(`${block}/${offset}`, [seq, position]);
+    contents.push(new Map(now));
+  }
+  let at = Math.min(data.at ?? data.steps.length - 1, data.steps.length - 1);
+  const bar = make("div", "steps"), state = make("div", "state"), said = make("output");
+  const back = make("button", "", "← before"), on = make("button", "", "next →");
+  back.type = on.type = "button";
+  bar.append(back, on, said);
+  place.append(bar, state);
+  const show = () => {
+    const step = data.steps[at], before = at ? data.steps[at - 1] : { tables: {} }, last = at === data.at;
+    back.disabled = at === 0;
+    on.disabled = at === data.steps.length - 1;
+    said.textContent = `${at}: ${step.op} → ${step.outcome}${step.value === null ? "" : ` = ${step.value}`}` + (last ? "   ← here it shows" : "");
+    const wrong = last && data.slot ? data.slot[0] : null;
+    const owners = new Map();
+    const rows = Object.entries(step.tables).map(([seq, table]) => {
+      const row = make("tr"), cell = make("td");
+      const name = make("th", "", `sequence ${seq}`);
+      name.style.background = hue(seq);
+      name.style.color = "#111";
+      table.forEach((block, i) => {
+        owners.set(block, [...(owners.get(block) || []), seq]);
+        const fresh = (before.tables[seq] || [])[i] !== block;
+        cell.append(make("span", `chip${fresh ? " new" : ""}${block === wrong ? " wrong" : ""}`, block));
+      });
+      row.append(name, cell);
+      return row;
+    });
+    const table = make("table"), caption = make("caption", "", "block tables (new entries bold)");
+    table.append(caption, ...rows);
+    const pool = make("div", "pool");
+    const blocks = new Set([...owners.keys(), ...[...contents[at].keys()].map((k) => Number(k.split("/")[0]))]);
+    for (const block of [...blocks].sort((a, b) => a - b)) {
+      const box = make("div", `block${block === wrong ? " wrong" : ""}`), slots = make("div", "slots");
+      const count = step.refs[block], held = owners.get(block) || [];
+      box.append(make("div", "", `${block}${count === undefined ? "" : ` ×${count}`}${held.length ? "" : " free"}`));
+      for (let o = 0; o < data.size; o++) {
+        const holds = contents[at].get(`${block}/${o}`);
+        const slot = make("div", `slot${holds ? "" : " empty"}${block === wrong && o === data.slot[1] ? " wrong" : ""}`, holds ? `${holds[0]}:${holds[1]}` : "·");
+        slot.title = holds ? `block ${block}, offset ${o}: written by sequence ${holds[0]} at position ${holds[1]}` : `block ${block}, offset ${o}: never written`;
+        if (holds) slot.style.background = hue(holds[0]);
+        slots.append(slot);
+      }
+      box.append(slots);
+      pool.append(box);
+    }
+    const side = make("div");
+    side.append(make("div", "", `pool: sequence:position in each slot${step.free === null ? "" : `; free ${step.free}`}` + (Object.keys(step.refs).length ? "; × references" : "")), pool);
+    state.replaceChildren(table, side);
+  };
+  back.addEventListener("click", () => { at -= 1; show(); });
+  on.addEventListener("click", () => { at += 1; show(); });
+  show();
+}
+
+// ---------------------------------------------------------------- compare two runs
+const compare = document.getElementById("compare");
+if (compare) {
+  addEventListener("DOMContentLoaded", () => {
+    const runs = window.KVPROOF_RUNS || [];
+    const { a, b } = compare.elements;
+    for (const select of [a, b]) runs.forEach((r, i) => select.append(new Option(`${r.name} · ${r.what}${r.what === "bench" ? "" : ` ${r.profile}`} · ${r.started}`, i)));
+    const given = inAddress();
+    a.value = given.get("a") || "0";
+    b.value = given.get("b") || String(Math.min(1, runs.length - 1));
+    const good = (v) => v === "PASS", bad = (v) => ["FAIL", "TIMEOUT", "ERROR", "XPASS"].includes(v);
+    const rowOf = (what, x, y, change, kind) => {
+      const row = make("tr");
+      const name = make("th", "", what);
+      name.scope = "row";
+      row.append(name, make("td", "", x), make("td", "", y), make("td", kind, change));
+      return row;
+    };
+    const show = () => {
+      const x = runs[a.value], y = runs[b.value], rows = [];
+      const words = x.name === y.name ? ["broken", "fixed", "changed"] : ["worse", "better", "other"];
+      for (const key of Object.keys({ ...x.verdicts, ...y.verdicts }).sort()) {
+        const from = (x.verdicts || {})[key] || "NOT_RUN", to = (y.verdicts || {})[key] || "NOT_RUN";
+        if (from === to || !x.verdicts || !y.verdicts) continue;
+        const broken = (bad(to) && !bad(from)) || (good(from) && !good(to));
+        rows.push(rowOf(key, from, to, words[broken ? 0 : good(to) ? 1 : 2], broken ? "fail" : good(to) ? "pass" : ""));
+      }
+      const plain = (key, name) => key.split(" · ").slice(1).join(" · ") || name;
+      const other = Object.keys(x.medians || {}).length && y.medians ? Object.entries(y.medians) : [];
+      for (const [key, [m, low, high, unit]] of other) {
+        const before = x.medians[key];
+        if (!before) continue;
+        const apart = low > before[2] || high < before[1], ratio = m / before[0];
+        if (apart && x !== y) rows.push(rowOf(`${key.split(" · ")[0]}: ${plain(key)}`, `${before[0].toPrecision(3)} ${unit}`, `${m.toPrecision(3)} ${unit}`, `x ${ratio.toFixed(2)}`, ratio > 1 ? "fail" : "pass"));
+      }
+      document.getElementById("changes").replaceChildren(...rows);
+      document.getElementById("said").textContent = x.what !== y.what ? "A conformance run and a benchmark have nothing in common; choose two of a kind."
+        : rows.length ? `${rows.length} differences` + (x.what === "bench" ? " (quartiles apart; `kvproof compare` gives intervals)" : "") : "No difference.";
+    };
+    compare.addEventListener("input", () => {
+      history.replaceState(null, "", `#${new URLSearchParams([["a", a.value], ["b", b.value]])}`);
+      show();
+    });
+    if (runs.length) show();
+  });
+}
+paint();

@@ -1,0 +1,91 @@
+"""A history grows by a line a run, and tells a lasting change from noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from kvproof.cli import main
+from kvproof.records import Past
+from kvproof.report import history
+from kvproof.report.results import ResultsError, read
+from kvproof.report.site import pages
+from kvproof.selftest.result_files import judged, measured
+from kvproof.stats import steps
+
+NOISE = 0.02
+
+
+def test_noise_is_no_step_and_a_step_is_found() -> None:
+    rng = np.random.default_rng(5)
+    false = sum(bool(steps(np.exp(rng.normal(0, NOISE, 40)).tolist())) for _ in range(300))
+    assert false <= 1
+    more = 0
+    for up in (0.10, -0.10):
+        for _ in range(30):
+            series = rng.normal(0, NOISE, 40) + np.where(np.arange(40) >= 25, up, 0.0)
+            found = steps(np.exp(series).tolist())
+            step = min(found, key=lambda s: abs(s.index - 25))
+            assert abs(step.index - 25) <= 1
+            assert step.after / step.before == pytest.approx(np.exp(up), rel=0.03)
+            more += len(found) - 1
+    assert more <= 2
+
+
+def test_one_slow_run_is_no_step() -> None:
+    assert steps([1.0, 1.01, 0.99, 1.0, 3.0, 1.0, 1.01, 0.99, 1.0, 1.0]) == []
+
+
+def test_values_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        steps([1.0, 0.0])
+
+
+def test_a_run_is_added_once(tmp_path: Path) -> None:
+    judged(tmp_path / "a.jsonl", "one", "KVP-PREFIX-002")
+    measured(tmp_path / "b.jsonl", ("one", "two"))
+    files = [read(tmp_path / "a.jsonl"), read(tmp_path / "b.jsonl")]
+    path = tmp_path / history.NAME
+    assert history.append(path, files) == 3
+    assert history.append(path, files) == 0
+    conformance, one, two = history.read(path)
+    assert conformance.failing == ("KVP-PREFIX-002",)
+    assert one.points["decode_step: sequences 64, form list 0"] == 2.0
+    assert two.points["decode_step: sequences 64, form list 0"] == 3.0
+
+
+def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / history.NAME).write_text("{}\n")
+    with pytest.raises(ResultsError, match=r"history\.jsonl:1"):
+        history.read(tmp_path / history.NAME)
+
+
+def _past(run: int, value: float, cpu: str = "this") -> Past:
+    started = f"2026-01-{run + 1:02}T00:00:00"
+    about = {"started": started, "commit": f"{run:040}", "cpu": cpu, "what": "bench", "profile": "manager"}
+    return Past.model_validate(about | {"implementation": "one", "points": {"free: tokens 8": value}})
+
+
+def test_a_lasting_change_is_told_with_its_first_run(tmp_path: Path) -> None:
+    runs = [_past(i, 1.0 + i % 2 / 100 if i < 8 else 1.3 + i % 2 / 100) for i in range(16)]
+    (change,) = history.changes(runs)
+    assert change.at.started == "2026-01-09T00:00:00"
+    assert str(change).startswith("one free: tokens 8: x 1.30 since 2026-01-09")
+    assert history.changes([_past(i, 1.0 if i < 8 else 1.3, f"cpu {i < 8}") for i in range(16)]) == []
+
+    (tmp_path / history.NAME).write_text("".join(p.model_dump_json() + "\n" for p in runs))
+    judged(tmp_path / "a.jsonl", "one")
+    pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
+    page = (tmp_path / "site" / "history.html").read_text(encoding="utf-8")
+    assert "x 1.30" in page
+    assert "2026-01-09" in page
+
+
+def test_the_command_adds_and_tells(tmp_path: Path) -> None:
+    measured(tmp_path / "runs" / "b.jsonl", ("one",))
+    command = ["history", "--results", str(tmp_path / "runs"), "--file", str(tmp_path / history.NAME)]
+    done = CliRunner().invoke(main, command)
+    assert done.output.startswith("1 lines added, 0 lasting changes"), done.output

@@ -1,0 +1,214 @@
+"""The pages: what they say, that they need no network, and that a browser shows them without an error."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvproof import spec
+from kvproof.report.site import pages
+from kvproof.selftest.result_files import judged, measured
+
+pytest.importorskip("jinja2", reason="the pages need jinja2: pip install 'kvproof[report]'")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    judged(folder / "good.jsonl", "good")
+    judged(folder / "bad.jsonl", "bad", "KVP-PREFIX-002")
+    measured(folder / "bench.jsonl", ("good", "bad"))
+    (folder / "broken.jsonl").write_text((folder / "good.jsonl").read_text().rsplit("\n", 2)[0] + "\n")
+    first = pages.build(sorted(folder.glob("*.jsonl")), folder / "site")
+    assert first == folder / "site" / "index.html"
+    return folder / "site"
+
+
+def test_the_overview_leads_to_the_failure_and_says_what_to_do(site: Path) -> None:
+    overview = (site / "index.html").read_text(encoding="utf-8")
+    link = re.search(
+        r'<td class="fail"[^>]*><a href="(implementations/bad-manager.html)#(PREFIX)">1 of \d+</a>', overview
+    )
+    assert link, "the red cell links to the failure"
+    page = (site / link[1]).read_text(encoding="utf-8")
+    assert f'id="{link[2]}"' in page
+    assert 'id="KVP-PREFIX-002"' in page
+    requirement = spec.load().requirements["KVP-PREFIX-002"]
+    for text in ("its own KV", "kvproof replay x", "4 blocks of 2 tokens", requirement.title):
+        assert text in page
+    assert "broken.jsonl" in overview, "a file that cannot be used is named"
+
+
+def test_what_a_subject_says_cannot_become_a_part_of_the_page(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        assert "<script>alert" not in path.read_text(encoding="utf-8"), path
+
+
+def test_a_requirement_page_tells_who_fails_it(site: Path) -> None:
+    page = (site / "requirements" / "kvp-prefix-002.html").read_text(encoding="utf-8")
+    assert page.index(">bad</a>") < page.index(">good</a>"), "failing ones first"
+    assert spec.load().requirements["KVP-PREFIX-002"].why.split()[0] in page
+
+
+def test_nothing_is_loaded_from_elsewhere_and_every_link_is_there(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', text), path
+        for target in re.findall(r'(?:href|src)="(?!https:|data:)([^"#]+)', text):
+            assert (path.parent / target).resolve().is_file() or "vega" in target, f"{path.name}: {target}"
+
+
+def test_the_newest_run_of_an_implementation_is_shown(tmp_path: Path) -> None:
+    judged(tmp_path / "b.jsonl", "one", started="2026-01-02")
+    judged(tmp_path / "a.jsonl", "one", "KVP-PREFIX-002", started="2026-01-01")
+    pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
+    assert "PREFIX-002: " not in (tmp_path / "site" / "implementations" / "one-manager.html").read_text()
+
+
+def test_a_folder_that_is_no_site_is_left_alone(tmp_path: Path) -> None:
+    judged(tmp_path / "a.jsonl", "one")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="something else than a site"):
+        pages.build([tmp_path / "a.jsonl"], tmp_path / "site")
+    assert (tmp_path / "site" / "mine.txt").read_text() == "mine"
+
+
+def test_without_a_complete_file_there_is_no_site(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no complete result file"):
+        pages.build([], tmp_path / "site")
+
+
+# ---------------------------------------------------------------- in a browser
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PICTURES = "KVPROOF_PICTURES"
+"""A folder that keeps a picture of every page."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="a browser is driven by playwright: pip install playwright"
+    )
+    if CHROMIUM is None:
+        pytest.skip("no Chromium or Chrome on the path: the pages were not looked at in a browser")
+    quiet = [
+        "--no-sandbox",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
+    with api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield chromium
+        chromium.close()
+
+
+def test_every_page_renders_without_an_error_or_a_request(site: Path, browser: Any) -> None:
+    said: list[str] = []
+    asked: list[str] = []
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.on(
+        "console", lambda m: said.append(f"{page.url}: {m.text}") if m.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda e: said.append(f"{page.url}: {e}"))
+    page.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+    pictures = os.environ.get(PICTURES)
+    shown = [p for p in sorted(site.rglob("*.html")) if "requirements" not in p.parts or "prefix" in p.name]
+    for path in shown:
+        page.goto(path.as_uri())
+        assert page.locator("h1").inner_text()
+        if pictures:
+            name = "-".join(path.relative_to(site).with_suffix(".png").parts)
+            page.screenshot(path=str(Path(pictures) / name), full_page=True)
+    assert (said, asked) == ([], [])
+    page.close()
+
+
+def test_charts_are_drawn(site: Path, browser: Any) -> None:
+    pytest.importorskip("altair", reason="charts need altair: pip install 'kvproof[report]'")
+    page = browser.new_page()
+    page.goto((site / "bench" / "decode-step.html").as_uri())
+    page.wait_for_selector(".chart svg")
+    page.close()
+
+
+def test_a_history_is_walked_step_by_step(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "implementations" / "bad-manager.html").as_uri())
+    history = page.locator(".history").first
+    assert "here it shows" in history.locator("output").inner_text()
+    assert history.locator(".slot.wrong").count() == 1
+    history.get_by_text("before").click()
+    assert "here it shows" not in history.locator("output").inner_text()
+    assert history.locator("tr").count() == 1, "one sequence at the first step"
+    page.close()
+
+
+def test_filters_are_kept_in_the_address(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.locator("select[name=show]").select_option("fail")
+    rows = page.locator("table[data-rows] tbody tr:visible")
+    assert rows.count() == 1
+    assert "show=fail" in page.url
+    page.goto(page.url)
+    page.reload()
+    assert rows.count() == 1
+    page.close()
+
+
+def test_find_works_by_keyboard(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("prefix-002")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/kvp-prefix-002.html")
+    page.close()
+
+
+def test_dark_and_a_telephone(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    for name in ("index.html", "implementations/bad-manager.html", "bench/decode-step.html"):
+        page.goto((site / name).as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, (
+            f"{name} is wider than the screen"
+        )
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.close()
+
+
+def test_compare_tells_what_differs(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "compare.html").as_uri())
+    names = page.locator("select[name=a] option").all_inner_texts()
+    good, bad = (
+        next(str(i) for i, n in enumerate(names) if n.startswith(f"{who} · conf")) for who in ("good", "bad")
+    )
+    page.locator("select[name=a]").select_option(good)
+    page.locator("select[name=b]").select_option(bad)
+    rows = page.locator("#changes tr").all_inner_texts()
+    assert len(rows) == 1
+    assert "KVP-PREFIX-002" in rows[0]
+    assert "worse" in rows[0]
+    page.close()
+
+
+def test_a_large_report_stays_small(tmp_path: Path) -> None:
+    many = [f"engine-{i}" for i in range(50)]
+    for i, name in enumerate(many):
+        judged(tmp_path / f"{name}.jsonl", name, "KVP-PREFIX-002" if i % 2 else "")
+    measured(tmp_path / "bench.jsonl", tuple(many), points=100)
+    pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
+    size = sum(p.stat().st_size for p in (tmp_path / "site").rglob("*") if p.is_file())
+    assert size < 10e6, f"{size / 1e6:.1f} MB"
