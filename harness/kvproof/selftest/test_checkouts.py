@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 import sys
 import tomllib
@@ -13,13 +12,14 @@ import pytest
 
 from kvproof import ledger, spec
 from kvproof.contract import BadInput, OutOfBlocks, Refused
+from kvproof_impls import checkout
 from kvproof_impls.by_token import ByToken
 from kvproof_impls.checkout import VARIABLE, open_folder, open_package
 from kvproof_impls.inside import InsideScheduler, Loop
 
 ADAPTERS = sorted(
     path
-    for path in Path(inspect.getfile(ByToken)).parent.glob("*/impl.toml")
+    for path in Path(checkout.__file__).parent.glob("*/impl.toml")
     if "checkout" in tomllib.loads(path.read_text(encoding="utf-8"))
 )
 
