@@ -62,6 +62,9 @@ SERVE_S = {True: 60.0, False: 300.0}
 ATTENTION_S = {True: 0.3, False: 3.0}
 """Seconds for the rounds of one kernel at one point, quick or not."""
 SYNTHETIC_REQUESTS = 1000
+NOT_OURS = ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
+"""Neither the user's pytest settings nor other installed plugins take part; in a process of pytest-xdist,
+pytest-benchmark would not measure."""
 PIPE_WIDTH = 110
 
 
@@ -369,8 +372,7 @@ def _timed(job: Timed) -> list[str]:
     here = Path(__file__).parent
     arguments = [str(here / "test_control_plane.py"), f"--rootdir={here}", "-c", str(here / "pytest.ini")]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-s", "-q"]
-    # Neither the user's pytest settings nor other installed plugins take part.
-    before = {k: os.environ.pop(k, None) for k in ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")}
+    before = {k: os.environ.pop(k, None) for k in NOT_OURS}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     said = io.StringIO()
     try:
