@@ -86,9 +86,10 @@ def conformance(
     """
     from kvproof.conformance.run import default_subjects, exit_status, judge_all
     from kvproof.conformance.session import Settings
+    from kvproof.report import matrix
     from kvproof.report.markdown import render
     from kvproof.report.results import read
-    from kvproof.report.terminal import show, show_all
+    from kvproof.report.terminal import show_run
 
     if deep and find_spec("hypothesis") is None:
         raise click.UsageError("--deep needs Hypothesis: pip install hypothesis")
@@ -119,18 +120,18 @@ def conformance(
         with contextlib.suppress(OSError):
             folder.rmdir()  # empty: nothing was judged
     summary = folder / "summary.md"
-    files = []
+    files = [read(one.path) for one in judged if one.path is not None and not one.trouble]
+    side_by_side = matrix.matrices(files)
+    if files:
+        parts = [*map(matrix.markdown, side_by_side), *map(render, files)]
+        summary.write_text("".join(f"{part}\n" for part in parts), encoding="utf-8")
+    for each_matrix in side_by_side:
+        matrix.write(each_matrix, folder)
+    if files and not quiet:
+        show_run(files, console)
     for one in judged:
-        if one.path is not None and not one.trouble:
-            files.append(read(one.path))
-            with summary.open("a", encoding="utf-8") as stream:
-                stream.write(render(files[-1]) + "\n")
-            if not quiet and len(judged) <= 2:
-                show(files[-1], one.path, console)
         if one.trouble:
             console.print(f"Error: {one.trouble}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if files and not quiet and len(judged) > 2:
-        show_all(files, console)
     if folder.is_dir():
         click.echo(f"summary: {summary}" if summary.is_file() else f"folder: {folder}")
     sys.exit(exit_status(judged))
@@ -168,6 +169,13 @@ def conformance(
     show_default=True,
     help="Where kernels are measured.",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=1,
+    metavar="TIMES",
+    help="Give slow implementations so many times the usual time before they are left out.",
+)
 @options.seed
 @options.results
 @options.quiet
@@ -181,11 +189,12 @@ def bench(
     full: bool,
     profile: str | None,
     device: str,
+    patience: float,
     seed: int,
     results: Path,
     quiet: bool,
 ) -> None:
-    """Measure implementations: control plane, trace replay, attention (our own by default)."""
+    """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
     from kvproof.bench.run import run
 
     _use(checkout)
@@ -202,9 +211,12 @@ def bench(
             quiet=quiet,
             profile=profile,
             device=device,
+            patience=patience,
         )
-    except (SubjectError, OSError) as error:
+    except SubjectError as error:
         raise WrongInput(str(error)) from error
+    except OSError as error:
+        raise options.unwritable(error, results) from error
     sys.exit(status)
 
 
@@ -286,7 +298,11 @@ def spec(selection: str | None, lint: bool) -> None:
 @main.command()
 def impls() -> None:
     """List the installed implementations and what each lacks here."""
-    for one in installed():
+    try:
+        found = installed()
+    except SubjectError as error:
+        raise WrongInput(str(error)) from error
+    for one in found:
         missing = "; ".join(f"needs {what}: {how}" for what, how in one.missing().items())
         click.echo(f"{one.name:<16} {one.version:<8} {one.summary}" + (f"  [{missing}]" if missing else ""))
 
@@ -329,25 +345,27 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
 
     FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
     """
-    from kvproof.report import attention, charts
+    from kvproof.report import attention, charts, ranks
     from kvproof.report.results import ResultsError, read
     from kvproof.report.site import pages
-    from kvproof.report.terminal import show
+    from kvproof.report.terminal import show_run
 
     named = [path for given in files for path in _jsonl(given)]
     chosen = named or _newest(results)
     if not chosen:
         raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
-    for path in chosen:
-        try:
-            file = read(path)
-            if file.header.what == "conformance":
-                show(file, path)
-                continue
-        except ResultsError as error:
-            raise WrongInput(str(error)) from error
+    try:
+        found = [read(path) for path in chosen]
+        if judged := [file for file in found if file.header.what == "conformance"]:
+            show_run(judged, Console(emoji=False))
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for file in found:
+        if file.header.what == "conformance":
+            continue
+        ranks.show(Console(emoji=False), file.samples)
         attention.show(Console(emoji=False), file.samples)
-        for picture in charts.draw(file.samples, path.parent):
+        for picture in charts.draw(file.samples, file.path.parent):
             click.echo(picture)
         if charts.missing():
             click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
@@ -466,9 +484,7 @@ def _run_folder(results: Path, what: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise click.UsageError(
-                f"--results {results}: {error.strerror}; give a folder that can be written"
-            ) from error
+            raise options.unwritable(error, results) from error
         return folder
     raise click.UsageError(f"{results} has a hundred runs of this second")
 

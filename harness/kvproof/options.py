@@ -38,7 +38,7 @@ quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: t
 
 
 PROFILES = ("manager", "scheduler", "ranks", "kernel")
-MEASURED = ("manager", "scheduler", "kernel")
+MEASURED = ("manager", "scheduler", "ranks", "kernel")
 """Profiles that have cells in the benchmark."""
 
 
@@ -55,6 +55,12 @@ class WrongInput(click.ClickException):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+def unwritable(error: OSError, results: Path) -> WrongInput:
+    """What to say where the folder for reports, or a file in it, cannot be made."""
+    where = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return WrongInput(f"--results {results}: {where}; give a folder that can be written")
 
 
 class CellOption(click.Option):

@@ -113,10 +113,10 @@ class Operation(Record):
 
     def __str__(self) -> str:
         fields = self.model_dump(exclude_none=True, exclude={"op", "expect"})
-        return f"{self.op}({', '.join(f'{name}={_short(value)}' for name, value in fields.items())})"
+        return f"{self.op}({', '.join(f'{name}={short(value)}' for name, value in fields.items())})"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """A field for people: long lists are cut."""
     if not isinstance(value, tuple | list):
         return str(value)
@@ -186,10 +186,15 @@ class Setting(Record):
         return "bf16" if self.dtype == "fp8_e4m3" else self.dtype
 
     def __str__(self) -> str:
-        lengths = _short(self.lengths)
+        lengths = short(self.lengths)
         features = "".join(f", {name} {value:g}" for name, value in self.features.items())
         heads = f"{self.kv_heads * self.group} query heads on {self.kv_heads} KV heads of {self.head_size}"
-        return f"{self.dtype}, {heads}, lengths {lengths}, {self.topology} table{features}"
+        queries = f", {short(self.queries)} queries" if self.queries else ""
+        shape = f"{self.dtype}, {heads}, lengths {lengths}{queries}, {self.topology} table{features}"
+        if not self.poison:
+            return shape
+        where = {"k": "keys", "v": "values", "kv": "keys and values"}[self.poisoned]
+        return f"{shape}, {self.poison.replace('nan', 'NaN')} in the {where} of all unused slots"
 
 
 class Case(Record):
@@ -439,6 +444,21 @@ class Past(Record):
     """MUST requirements that did not hold."""
     points: dict[str, float] = Field(default_factory=dict)
     """Point of the benchmark -> median in turns of the calibration loop, or as a ratio to the control."""
+
+
+class Matrix(Record):
+    """Several implementations of one profile in one run: a file of its own beside their result files."""
+
+    kind: Literal["matrix"] = "matrix"
+    schema_version: int = 1
+    profile: str
+    implementations: tuple[str, ...]
+    versions: tuple[str, ...]
+    files: tuple[str, ...]
+    """Names of their result files, in the same folder."""
+    requirements: tuple[Requirement, ...]
+    verdicts: dict[str, tuple[Verdict, ...]]
+    """Requirement id -> its verdict for each implementation, in their order."""
 
 
 Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]

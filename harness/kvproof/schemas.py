@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from kvproof.protocol import Answer, Request
-from kvproof.records import Capability, Case, Line, Past, Profile, Requirement
+from kvproof.records import Capability, Case, Line, Matrix, Past, Profile, Requirement
 from kvproof.spec import find
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -29,6 +29,7 @@ def schemas() -> dict[str, str]:
         "process-request": TypeAdapter[Any](Request).json_schema(),
         "process-answer": TypeAdapter[Any](Answer).json_schema(),
         "history-line": Past.model_json_schema(mode="serialization"),
+        "matrix": Matrix.model_json_schema(mode="serialization"),
         "result-line": TypeAdapter[Any](Line).json_schema(mode="serialization"),
     }
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,13 @@ PREFIX = "KVP-"
 SEEN = re.compile(r"[\w.-]+/[\w.-]+(#\d+|: \S.*)")
 WORD = re.compile(r"\b(MUST|SHOULD)\b")
 CHAPTER = re.compile(r"(3\.2\.[1-7])?")
+NAMES_OF = {
+    "manager": ("manager", "pool"),
+    "scheduler": ("scheduler", "manager"),
+    "ranks": ("ranks",),
+    "kernel": ("kernel",),
+}
+"""Profiles whose capabilities a subject of each may name."""
 
 R = TypeVar("R", bound=Record)
 
@@ -93,6 +100,17 @@ class Spec:
             raise SpecError(f"no profile {profile!r}; there are: {', '.join(self.profiles)}")
         judges = set(self.profiles[profile].judges)
         return tuple(r for r in self.requirements.values() if r.area in judges or r.id in judges)
+
+    def misnamed(self, names: Iterable[str], profile: str) -> str:
+        """What is wrong with the capabilities that a subject of a profile names; "" if nothing."""
+        own = [c for c in self.capabilities.values() if c.profile in NAMES_OF[profile]]
+        known = {c.name for c in own}
+        for name in sorted(set(names) - known):
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"near it: {', '.join(near)}; " if near else ""
+            allowed = ", ".join(c.name for c in own if not c.attribute)
+            return f"capability {name!r} is not known; {hint}allowed for a {profile}: {allowed}"
+        return ""
 
 
 # ---------------------------------------------------------------- finding and loading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,14 @@ from kvproof.contract import BadInput, Limits
 from kvproof_kernels import problem
 from kvproof_kernels.problem import Layout
 
+OFF = {"softcap": 0, "window": 0, "k_scale": 1, "v_scale": 1}
+"""Values that change nothing."""
+
+
+def asked(features: Mapping[str, Any]) -> dict[str, Any]:
+    """The features that are not off: these the limits have to allow."""
+    return {n: v for n, v in features.items() if v is not None and (n not in OFF or v != OFF[n])}
+
 
 def checked(limits: Limits, *tensors: Any, layout: Layout = "NHD", **features: Any) -> problem.Problem:
     """The sizes of a call of decode.
@@ -18,7 +27,7 @@ def checked(limits: Limits, *tensors: Any, layout: Layout = "NHD", **features: A
     Raises:
         BadInput: it is no decode call, or outside `limits`; the message names the limit.
     """
-    features = {name: value for name, value in features.items() if value is not None}
+    features = asked(features)
     try:
         found = problem.decode_problem(*tensors, layout=layout, **features)  # type: ignore[misc]
     except ValueError as error:

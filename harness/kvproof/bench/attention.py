@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -25,6 +26,7 @@ from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Pedantic, empty, predict
 from kvproof.bench.subject import Unsupported
 from kvproof.records import Sample
+from kvproof.report.attention import MORE
 from kvproof.stats import quantiles, ratio_interval
 
 BAR, FOLDED, PROBE = "SDPA", "SDPA folded", "memory"
@@ -89,6 +91,8 @@ class AttentionJob:
     """Bytes a second, the fastest round of the probe so far."""
     costs: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
     turn: int = 0
+    patience: float = 1.0
+    """So many times as much as usual may a slow lane take before it is left out."""
 
     def measure(self, group: Group, pedantic: Pedantic) -> None:
         """Measure one group; emits a sample for each lane, also when there is no number."""
@@ -188,12 +192,13 @@ class AttentionJob:
         step = {k: v for k, v in group.common.items() if k != "tokens"}
         costs = self.costs.setdefault((lane.name, str(step)), {})
         tokens, least = group.shape.tokens, SLOW_ROUNDS
-        patience = self.budget_s * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
+        usual = self.budget_s * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
         try:
             # Another block size or order of this group tells as well, and shorter sequences do.
             ahead = costs.get(tokens) or (predict(costs, tokens) if lane.name != PROBE else 0.0)
-            if ahead * (2 + least) > patience:
-                raise Unsupported(f"left out: a step of {tokens:,} tokens takes about {ahead:.1f} s")
+            if ahead * (2 + least) > usual * self.patience:
+                what = f"a step of {tokens:,} tokens takes about {ahead:.2g} s"
+                raise Unsupported(f"left out: {what}; {MORE} {ceil(ahead * (2 + least) / usual)} times it")
             lane.body = stream.body(lane.call, 1 if lane.name == PROBE else turns, self.device, lane.graph)
             took = 0.0
             for n in range(2):

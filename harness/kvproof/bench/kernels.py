@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from kvproof.contract import wrong_limits
 from kvproof.subjects import Implementation, SubjectError
 
 Decode: TypeAlias = Callable[[Any], Any]
@@ -74,8 +75,11 @@ def open_kernel(implementation: Implementation) -> KernelSubject:
     try:
         kernel = make()
         absent = [m for m in ("capabilities", "layout", "limits", "decode") if not hasattr(kernel, m)]
+        wrong = "" if absent else wrong_limits(kernel.limits)
     except Exception as e:
         raise SubjectError(f"{implementation.name}: makes no kernel: {type(e).__name__}: {e}") from e
     if absent:
         raise SubjectError(f"{implementation.name}: a kernel has {', '.join(absent)}; this has not")
+    if wrong:
+        raise SubjectError(f"{implementation.name}: {wrong}")
     return KernelSubject(implementation.name, kernel, implementation.version, implementation.spec)

@@ -11,10 +11,17 @@ from typing import Any
 
 from kvproof.bench.cells import CELLS
 
-FILES = {"manager": "manager.toml", "scheduler": "scheduler.toml", "kernel": "attention.toml"}
+FILES = {
+    "manager": "manager.toml",
+    "scheduler": "scheduler.toml",
+    "ranks": "ranks.toml",
+    "kernel": "attention.toml",
+}
 """The matrix of each profile."""
 APART = ("memory", "replay", "waste", "scheduler_replay")
 """Cells that are not timed round by round: a process of their own, or a trace."""
+RANKS = ("ranks_sync", "ranks_step", "ranks_scale", "ranks_pressure")
+"""Cells of ranks: points that share a set-up are measured together."""
 ATTENTION = ("attention", "attention_topology", "attention_shape")
 """Cells of kernels: their points are measured in groups."""
 
@@ -51,7 +58,7 @@ def load(
         BadMatrix: a cell is unknown, or its entry has other keys than text, parameters, quick, device,
             settings.
     """
-    known = [*CELLS, *APART, *ATTENTION]
+    known = [*CELLS, *APART, *RANKS, *ATTENTION]
     matrix: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in (folder / "scenarios" / FILES[name] for name in profiles):
         if path.is_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Protocol, runtime_checkable
 
 from kvproof.bench.cells import CELLS
@@ -13,6 +14,7 @@ from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.work import MAX_ROUNDS, Work
 from kvproof.records import Sample
+from kvproof.report.attention import MORE
 from kvproof.stats import quantiles, ratio_interval, slope
 
 WARM_UP = 2
@@ -90,6 +92,8 @@ class Job:
     costs: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
     """(subject, cell and other parameters) -> tokens -> seconds of a round."""
     turn: int = 0
+    patience: float = 1.0
+    """So many times LONGEST_CELL_S may the least number of rounds take."""
 
     def measure(self, point: Point, pedantic: Pedantic) -> None:
         """Measure one point; emits a sample for each subject, also when there is no number."""
@@ -116,10 +120,12 @@ class Job:
         costs = self.costs.setdefault((lane.subject.name, f"{point.cell}{others}"), {})
         tokens = point.parameters.get("tokens")
         try:
-            if tokens is not None and predict(costs, tokens) * (WARM_UP + MIN_ROUNDS) > LONGEST_CELL_S:
+            ahead = 0.0 if tokens is None else predict(costs, tokens) * (WARM_UP + MIN_ROUNDS)
+            if ahead > LONGEST_CELL_S * self.patience:
                 raise Unsupported(
                     f"left out: a round of {max(costs)} tokens took {costs[max(costs)]:.3g} s, "
-                    f"{MIN_ROUNDS} rounds of {tokens} would take more than {LONGEST_CELL_S:g} s"
+                    f"{MIN_ROUNDS} rounds of {tokens} would take more than "
+                    f"{LONGEST_CELL_S * self.patience:g} s; {MORE} {ceil(ahead / LONGEST_CELL_S)} times them"
                 )
             lane.work = CELLS[point.cell](lane.subject, **point.parameters)
             lane.call = next(lane.work.rounds)

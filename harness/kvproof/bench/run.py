@@ -1,4 +1,4 @@
-"""`kvproof bench`: implementations side by side, a trace replayed and served, and attention."""
+"""`kvproof bench`: implementations side by side, a trace replayed and served, ranks, and attention."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kvproof import spec
-from kvproof.bench import tables, traces
+from kvproof.bench import rank_cells, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
-from kvproof.bench.matrix import APART, ATTENTION, FILES, Point, load
+from kvproof.bench.matrix import APART, ATTENTION, FILES, RANKS, Point, load
 from kvproof.bench.measure import Job, Timed
+from kvproof.bench.subject import RANKS as RANKS_FACTORY
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.test_control_plane import PLUGIN
 from kvproof.environment import describe
@@ -34,6 +35,7 @@ from kvproof.report.results import ResultWriter
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
+"""Managers that are measured where none is named. Ratios are to the first of them where it takes part."""
 KERNELS = {
     "cpu": ("cpu_kernel", "torch_sdpa:make_gather"),
     "cuda": (
@@ -80,6 +82,8 @@ class Plan:
     device: str = "cpu"
     absent: Mapping[str, str] = field(default_factory=dict)
     """Implementation -> why it is not measured."""
+    patience: float = 1.0
+    """So many times the usual time may a slow implementation take before it is left out, or stopped."""
 
 
 def run(
@@ -94,6 +98,7 @@ def run(
     quiet: bool,
     profile: str | None = None,
     device: str = "cpu",
+    patience: float = 1.0,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -108,8 +113,9 @@ def run(
         seed: of the synthetic trace.
         out: folder that holds all runs.
         quiet: no progress and no table, only the path of the report.
-        profile: manager, scheduler or kernel; None: all that the implementations are for.
+        profile: manager, scheduler, ranks or kernel; None: all that the implementations are for.
         device: "cpu" or "cuda", where kernels are measured.
+        patience: how many times the usual time a slow implementation may take.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -130,7 +136,7 @@ def run(
             console.print("PRECONDITION: no GPU that torch can use; nothing was measured")
             return 3
         subjects, kernels, absent = _open(impls, profile, cells, device, block_size)
-        profiles = [profile] if profile else [p for p in FILES if (kernels if p == "kernel" else subjects)]
+        profiles = [profile] if profile else _profiles(subjects, kernels)
         points = load(spec.find(), cells, quick, profiles, device == "cuda")
         if traces.TRACE_BLOCK % block_size and any(p.cell in ("replay", "scheduler_replay") for p in points):
             raise ValueError(f"block size {block_size}: a replay allows divisors of {traces.TRACE_BLOCK}")
@@ -144,8 +150,17 @@ def run(
     if not (subjects or kernels) or not points:
         console.print("nothing to measure: no implementation can run here")
         return 3
-    plan = Plan(subjects, points, traces.with_ids(requests), capacity, quick, seed, kernels, device, absent)
+    trace_ids = traces.with_ids(requests)
+    plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience)
     return measure(plan, out, console, quiet)
+
+
+def _profiles(subjects: Sequence[Subject], kernels: Sequence[KernelSubject]) -> list[str]:
+    """What these implementations are measured by."""
+    single = any(s.make or s.make_scheduler for s in subjects)
+    ranks = any(s.make_ranks for s in subjects)
+    there = {"manager": single, "scheduler": single, "ranks": ranks, "kernel": bool(kernels)}
+    return [p for p in FILES if there[p]]
 
 
 def _defaults(profile: str | None, cells: Sequence[str] | None, device: str) -> Sequence[str]:
@@ -173,8 +188,9 @@ def _open(
     kernels: list[KernelSubject] = []
     names = impls or _defaults(profile, cells, device)
     absent: dict[str, str] = {}
+    index = spec.load()
     for name in names:
-        implementation = find(name)
+        implementation = find(name, RANKS_FACTORY if profile == "ranks" and name in impls else "make")
         missing = implementation.missing()
         if not missing and find_spec("torch") is None and is_kernel(implementation):
             missing = {"torch": "pip install torch"}
@@ -192,6 +208,11 @@ def _open(
             continue
         if profile and (profile == "kernel") != isinstance(opened, KernelSubject):
             raise ValueError(f"{name}: it does not belong to the profile {profile}")
+        named = "kernel" if kernel else "manager"
+        if wrong := index.misnamed(opened.capabilities, named):
+            raise SubjectError(f"{name}: {wrong}")
+        if profile == "ranks" and isinstance(opened, Subject) and not opened.make_ranks:
+            continue  # one of the defaults
         known: list[Subject | KernelSubject] = [*subjects, *kernels]
         again = sum(s.spec == opened.spec for s in known)
         if again:  # twice the same one: how far apart two equal ones are measured
@@ -200,6 +221,7 @@ def _open(
             kernels.append(opened)
         else:
             subjects.append(opened)
+    subjects.sort(key=lambda s: not s.spec.startswith(f"{DEFAULT[0]}:"))  # ratios are to the first
     if not impls and set(names) & set(KERNELS["cpu"]):  # a reader of the table looks for the others
         others = {name: find(name).missing() for name in KERNELS["cuda"] if name not in names}
         absent |= {name: _wants(missing) for name, missing in others.items() if missing}
@@ -247,6 +269,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
+                rank_cells.measure(plan.subjects, plan.points, plan.trace, emit, tell)
                 findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
             complete = False
@@ -317,10 +340,10 @@ class _Bridge:
 
 def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
     """The timed cells, run by pytest-benchmark; returns what failed outside the subjects."""
-    points = [p for p in plan.points if p.cell not in (*APART, *ATTENTION)]
+    points = [p for p in plan.points if p.cell not in (*APART, *RANKS, *ATTENTION)]
     if not points or not plan.subjects:
         return []
-    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell))
+    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell, patience=plan.patience))
 
 
 def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
@@ -335,9 +358,9 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
             tell(point)
 
     seconds, some = ATTENTION_S[plan.quick], groups(points)
-    return _timed(
-        AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
-    )
+    job = AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
+    job.patience = plan.patience
+    return _timed(job)
 
 
 def _timed(job: Timed) -> list[str]:
@@ -377,7 +400,7 @@ def _apart(
             continue
         tell(point)
         if point.cell == "scheduler_replay":
-            capacity, seconds = plan.capacity or SERVED_CAPACITY, SERVE_S[plan.quick]
+            capacity, seconds = plan.capacity or SERVED_CAPACITY, plan.patience * SERVE_S[plan.quick]
             series += measure_serving(plan.subjects, point, plan.trace, capacity, seconds, emit)
         elif not managers:
             continue
@@ -386,6 +409,6 @@ def _apart(
         elif point.cell == "waste":
             measure_waste(managers, point, plan.trace, emit)
         else:
-            capacity, seconds = plan.capacity or CAPACITY, REPLAY_S[plan.quick]
+            capacity, seconds = plan.capacity or CAPACITY, plan.patience * REPLAY_S[plan.quick]
             differences += measure_replay(managers, point, plan.trace, capacity, seconds, emit)
     return differences

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from kvproof.contract import wrong_policy
 from kvproof.subjects import Implementation, SubjectError, find
+from kvproof.subjects.making import wrong_arguments
 from kvproof.subjects.remote import RemoteFactory, Unserved
 
 Make: TypeAlias = Callable[[int, int], Any]
 MakeScheduler: TypeAlias = Callable[[int, int, int, int], Any]
+MakeRanks: TypeAlias = Callable[[Sequence[int], int, Any], Any]
 UNCACHED = "make_uncached"
 """Factory of the same implementation without its prefix cache."""
 SCHEDULER = "make_scheduler"
 """Factory of its scheduler; `make_scheduler_X` belongs to `make_X`."""
+RANKS = "make_ranks"
+"""Factory of its tensor-parallel ranks in one object."""
+RANK_PROCESS = "make_rank_process"
+"""Factory of one rank in a process of its own."""
 
 
 class Unsupported(Exception):
@@ -29,8 +36,10 @@ class Wrong(Exception):
 class Subject:
     """Factories of one implementation and what it says of itself.
 
-    make: None for one that is a scheduler only.
+    make: None for one that is a scheduler or ranks only.
     spec: opens it in another process; empty if it cannot be.
+    message_parts: says what a message of its ranks consists of.
+    rank_process: opens one rank in another process; empty if it has no such factory.
     overhead: blocks that the pool needs beyond those a sequence may take (reserved, watermark).
     timed: for a program in another process: the result of a call, and the seconds it took in there.
     """
@@ -43,6 +52,10 @@ class Subject:
     make_uncached: Make | None = None
     make_scheduler: MakeScheduler | None = None
     timed: Callable[[Callable[[], Any]], tuple[Any, float]] | None = None
+    make_scheduler_uncached: MakeScheduler | None = None
+    make_ranks: MakeRanks | None = None
+    message_parts: Callable[[bytes], dict[str, int]] | None = None
+    rank_process: str = ""
     capabilities: frozenset[str] = field(init=False, default=frozenset())
     overhead: int = field(init=False, default=0)
     lookahead: int = field(init=False, default=0)
@@ -54,6 +67,8 @@ class Subject:
             return
         probe = self.make(64, self.block_size)
         policy = getattr(probe, "policy", None) or {}
+        if wrong := wrong_policy(policy):
+            raise SubjectError(f"{self.name}: {wrong}")
         self.capabilities = frozenset(probe.capabilities)
         self.overhead = _overhead(probe)
         self.lookahead = int(getattr(probe, "lookahead", 0))
@@ -76,11 +91,12 @@ class Subject:
         """What makes its managers: with or without prefix cache, None as `make` does it.
 
         Raises:
-            Unsupported: it has no prefix cache, or has one and no factory `make_uncached`, or is a
-                scheduler only.
+            Unsupported: it has no prefix cache, or has one and no factory `make_uncached`, or is no
+                manager.
         """
         if self.make is None:
-            raise Unsupported("no manager: it is a scheduler only")
+            only = "a scheduler" if self.make_scheduler else "a group of ranks"
+            raise Unsupported(f"no manager: it is {only} only")
         if caching and "prefix" not in self.capabilities:
             raise Unsupported("no prefix cache")
         if caching is False and "prefix" in self.capabilities:
@@ -127,8 +143,9 @@ def blocks_for(tokens: int, block_size: int) -> int:
 def open_subject(implementation: Implementation, block_size: int) -> Subject:
     """Import an implementation and ask it what it can do.
 
-    A factory named `make_scheduler...` opens a scheduler only; any other one a manager, and beside it
-    the scheduler of that name, if there is one.
+    A factory named `make_scheduler...` opens a scheduler only, `make_ranks...` and one that takes three
+    arguments ranks only; any other one a manager, and beside it the scheduler of that name and the ranks,
+    if there are some.
 
     Raises:
         SubjectError: it cannot be imported, or makes no manager of this block size.
@@ -137,17 +154,25 @@ def open_subject(implementation: Implementation, block_size: int) -> Subject:
     if isinstance(make, RemoteFactory):
         return _open_program(implementation, make, block_size)
     only = name.startswith(SCHEDULER)
+    ranks = name.startswith(RANKS) or (not _takes(make, 2) and _takes(make, 3))
     variant = name.removeprefix("make") if name.startswith("make_") else ""
+    process = f"{implementation.module}:{RANK_PROCESS}" if name in ("make", RANKS) else ""
     try:
         return Subject(
             name=implementation.name,
-            make=None if only else make,
+            make=None if only or ranks else make,
             block_size=block_size,
             version=implementation.version,
             spec=implementation.spec,
-            make_uncached=None if only else _other(implementation, UNCACHED),
+            make_uncached=None if only or ranks else _other(implementation, UNCACHED),
             make_scheduler=make if only else _other(implementation, SCHEDULER + variant),
+            make_scheduler_uncached=_other(implementation, f"{SCHEDULER}_uncached"),
+            make_ranks=make if ranks else None if only or variant else _other(implementation, RANKS),
+            message_parts=_other(implementation, "message_parts"),
+            rank_process=process if process and _other(implementation, RANK_PROCESS) else "",
         )
+    except SubjectError:
+        raise
     except Exception as e:
         raise SubjectError(
             f"{implementation.name}: no manager of 64 blocks of {block_size} tokens: {type(e).__name__}: {e}"
@@ -174,6 +199,10 @@ def _open_program(implementation: Implementation, make: RemoteFactory, block_siz
         make_uncached=None if kept else other,
         timed=make.timed,
     )
+
+
+def _takes(make: Callable[..., Any], count: int) -> bool:
+    return not wrong_arguments(make, (0,) * count)
 
 
 def _other(implementation: Implementation, factory: str) -> Callable[..., Any] | None:

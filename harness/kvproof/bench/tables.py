@@ -15,7 +15,7 @@ from rich.table import Table
 from kvproof.bench import brief, upright
 from kvproof.bench.brief import number
 from kvproof.records import Header, Sample
-from kvproof.report import attention, charts
+from kvproof.report import attention, charts, ranks
 
 
 def _parameters(s: Sample) -> str:
@@ -67,10 +67,13 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
             table, same = attention.table(here, interval=True)
             lines += ["", f"In all rows: {same}."] if same else []
         else:
-            table = upright.table(here) if cell == SERVED else _cell(part)
+            own = upright.table if cell == SERVED else ranks.table if cell in ranks.CELLS else None
+            table = own(here) if own else _cell(part)
         lines += ["", table.to_markdown(index=False, disable_numparse=True)]
         if cell == SERVED:
             lines += ["", upright.caption(here)]
+        if cell in ranks.CELLS:
+            lines += ["", ranks.caption(here)]
         if cell in NOTES:
             lines += ["", NOTES[cell]]
     if differences:
@@ -135,14 +138,17 @@ def _counter(x: float, fraction: bool) -> str:
 
 
 def terminal(console: Console, samples: Sequence[Sample]) -> None:
-    """The short tables: telling points of managers and schedulers, and all of attention."""
+    """The short tables: telling points of managers and schedulers, ranks, and all of attention."""
     names, found = brief.rows(samples)
     if found:
         table = Table("", "unit", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         for row in found:
             table.add_row(*map(escape, (row.what, row.unit, *row.cells)))
         console.print(table)
+        if more := attention.more_time([s for s in samples if not s.cell.startswith(attention.CELL)]):
+            console.print(more, markup=False, highlight=False)
         console.print(brief.CAPTION, markup=False, highlight=False)
+    ranks.show(console, samples)
     attention.show(console, samples)
 
 

@@ -15,6 +15,7 @@ from kvproof.oracle.floats import rounded
 from kvproof.records import Case, Finding, Observation
 
 ARITHMETIC = "KVP-NUM-001"
+SLOTS, HEADS = "KVP-KERN-001", "KVP-KERN-004"
 BY_VALUE = frozenset(
     f"KVP-{name}"
     for name in (
@@ -134,7 +135,7 @@ class _Judge:
             yield self.finding("KVP-KERN-006", step, "no write outside a tensor", f"a write beside {names}")
         if value.get("changed"):
             names = ", ".join(value["changed"])
-            yield self.finding("KVP-KERN-006", step, "inputs are read only", f"a write into {names}")
+            yield self.finding("KVP-KERN-016", step, "inputs are read only", f"a write into {names}")
 
     def _stored(self, step: int, op: str, given: Inputs, value: dict[str, Any]) -> Iterator[Finding]:
         new = tokens(given)
@@ -207,15 +208,17 @@ class _Judge:
     def _probed(self, step: int, given: Inputs, out: Doubles) -> Iterator[Finding]:
         """Which slot does each answer name?"""
         s, size = given.setting, given.block_size
+        right = np.zeros(given.targets.shape, np.bool_)
+        first: tuple[str, str, bool] | None = None
         for r, seq in enumerate(given.rows):
             own, n = given.tables[seq], given.lens[r]
             for h in range(out.shape[1]):
                 p, head = int(given.targets[r, h]), h // s.group
                 found = named(out[r, h], s.kv_heads)
                 wanted = own[p // size] * size + p % size if p < n else -1
-                if p >= n and (found is None or _holds(own, n, found[0], size)):
-                    continue
-                if found == (wanted, head):
+                past = p >= n and (found is None or _holds(own, n, found[0], size))
+                right[r, h] = past or found == (wanted, head)
+                if right[r, h] or first is not None:
                     continue
                 expected = "no slot past the end"
                 if p < n:
@@ -223,10 +226,23 @@ class _Judge:
                 got = "no single slot: " + ", ".join(f"{x:.2g}" for x in out[r, h, :6]) + ", ..."
                 if found is not None:
                     got = f"block {found[0] // size}, offset {found[0] % size} of KV head {found[1]}"
-                other_head = found is not None and found[0] == wanted
                 where = f"row {r}, query head {h}, position {p} of {n}: {expected}"
-                yield from self.wrong(["KVP-KERN-004"] if other_head else self.aims, step, where, got)
-                return
+                first = where, got, found is not None and found[0] == wanted
+        if first is not None:
+            where, got, other_head = first
+            live = given.targets < np.array(given.lens)[:, None]  # past the end nearly all are right
+            yield from self.wrong(self._probed_for(right, live, other_head), step, where, got)
+
+    def _probed_for(self, right: NDArray[np.bool_], live: NDArray[np.bool_], other_head: bool) -> list[str]:
+        """What wrong probes break, [rows, query heads] of which are right: heads, or slots.
+
+        The wrong KV head is read by the same query heads in every row; a wrong slot is read by all heads.
+        """
+        wrong = {h for h in range(right.shape[1]) if not right[:, h].all()}
+        wholly = all(not (right[:, h] & live[:, h]).any() for h in wrong)
+        if other_head or (wholly and len(wrong) < right.shape[1]):
+            return [HEADS]
+        return self.aims if wholly else [a for a in self.aims if a != HEADS] or [SLOTS]
 
     # ------------------------------------------------------------ calls against each other
 

@@ -14,9 +14,15 @@ from kvproof import spec
 from kvproof.conformance.look import FACTORIES, first_look
 from kvproof.conformance.session import Session, Settings
 from kvproof.histories.build import runnable
-from kvproof.records import Case, Finding
+from kvproof.histories.payload import inputs, setting_of
+from kvproof.records import Case, Finding, Operation, short
 from kvproof.subjects import find
 from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT, Worker
+
+MOST_ROWS = 8
+"""Sequences of a kernel's call that are listed."""
+MOST_FREE = 1000
+"""Blocks of a kernel's pool among which those of nobody are listed."""
 
 
 def load_vector(path: Path) -> Case:
@@ -51,14 +57,14 @@ def replay_vector(path: Path, where: str, console: Console) -> bool:
             return False
         outcome, findings = session.run(case)
     console.print(f"{where}: {case.num_blocks} blocks of {case.block_size} tokens", markup=False)
-    if case.kernel is not None:
-        _line(console, str(case.kernel), "dim")
     for step, op in enumerate(case.history):
         if step >= len(outcome.observations):
             break
         seen = outcome.observations[step]
         value = f" = {seen.value}" if seen.value is not None and case.profile == "manager" else ""
         _line(console, f"{step:>3}  {op} -> {seen.outcome}{value}")
+        for line in _given(case, op) if case.kernel is not None else ():
+            _line(console, f"       {line}", "dim")
         for line in _LINES.get(case.profile, _nothing)(seen.value):
             _line(console, f"       {line}", "dim")
         tables = ", ".join(f"{s}: {list(t)}" for s, t in seen.tables.items())
@@ -92,6 +98,22 @@ def _ranks(value: dict[str, Any]) -> Iterator[str]:
     for rank, one in value.get("state", {}).items():
         lost = f"  lost {one['lost']}" if one["lost"] else ""
         yield f"rank {rank}: epoch {one['epoch']}  tables {one['tables']}  free {one['free']}{lost}"
+
+
+def _given(case: Case, op: Operation) -> Iterator[str]:
+    """What a kernel is called with, and which slots no row may read."""
+    setting, given = setting_of(case, op), inputs(case, op)
+    yield str(setting)
+    for seq, (table, length) in enumerate(zip(given.tables[:MOST_ROWS], setting.lengths, strict=False)):
+        used = length % given.block_size
+        tail = f", unused from offset {used} of block {table[-1]} on" if used else ""
+        yield f"sequence {seq}: length {length}, blocks {short(table)}{tail}"
+    if len(given.tables) > MOST_ROWS:
+        yield f"... {len(given.tables)} sequences in all"
+    free = sorted(set(range(min(given.num_blocks, MOST_FREE))) - {b for t in given.tables for b in t})
+    if free:
+        more = f", and those from {MOST_FREE} on that no sequence has" * (given.num_blocks > MOST_FREE)
+        yield f"blocks of nobody: {short(free)}{more}"
 
 
 def _nothing(value: Any) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import time
@@ -95,7 +94,7 @@ def judge_one(
         session = Session(worker, index, settings, description, known)
         shown = tuple(sorted(g for g in session.gates if ":" not in g))
         header = _header(implementation, settings, index, shown)
-        unknown = _unknown(index, description["capabilities"])
+        unknown = index.misnamed(description["capabilities"], settings.profile)
         if unknown:
             return Outcome(implementation, 2, None, f"{implementation.spec}: {unknown}")
         path = _free_path(settings.folder, implementation)
@@ -224,15 +223,6 @@ def _free_path(folder: Path, implementation: Implementation) -> Path:
     while (path := folder / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl")).exists():
         number += 1
     return path
-
-
-def _unknown(index: spec.Spec, named: Sequence[str]) -> str:
-    """What is wrong with the capabilities that a subject names; "" if nothing."""
-    for name in named:
-        if name not in index.capabilities:
-            near = difflib.get_close_matches(name, list(index.capabilities), n=3)
-            return f"capability {name!r} is not known" + (f"; near it: {', '.join(near)}" if near else "")
-    return ""
 
 
 def _ledger_path(implementation: Implementation) -> Path:

@@ -21,13 +21,6 @@ REQUIRED = {
     "ranks": ("step", "form", "table", "digest", "epoch", "free_blocks", "lost"),
     "kernel": ("decode", "layout", "limits"),
 }
-PROFILES = {
-    "manager": ("manager", "pool"),
-    "scheduler": ("scheduler", "manager"),
-    "ranks": ("ranks",),
-    "kernel": ("kernel",),
-}
-"""Profiles whose capabilities a subject may name."""
 SHAPES: dict[str, tuple[Any, ...]] = {
     "manager": (16, 4),
     "kernel": (),
@@ -50,7 +43,7 @@ def smoke_test(where: str, call_limit: float | None = None, profile: str = "") -
     notes, faults = [], []
     with Worker(implementation, call_limit or CALL_LIMIT) as worker:
         kind, description = _described(worker, profile)
-        profiles = PROFILES[kind]
+        profiles = spec.NAMES_OF[kind]
         named, members = set(description["capabilities"]), set(description["members"])
         notes.append(f"capabilities: {', '.join(sorted(named)) or 'none'}")
         absent = [m for m in REQUIRED[kind] if m not in members]
@@ -58,7 +51,7 @@ def smoke_test(where: str, call_limit: float | None = None, profile: str = "") -
         for name in sorted(named):
             capability = index.capabilities.get(name)
             if capability is None or capability.profile not in profiles:
-                faults.append(f"capability {name!r} is not known; see specs/capabilities.toml")
+                faults.append(index.misnamed([name], kind))
                 continue
             if kind == "scheduler" and capability.profile != kind and name != "copies":
                 continue  # of the manager beneath

@@ -17,9 +17,17 @@ from kvproof.contract.errors import (
     require_new,
     require_tokens,
 )
-from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits
-from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy
-from kvproof.contract.ranks import Diverged, Network, RankGone, RankGroup, RankGroupOptions, RankLost
+from kvproof.contract.kernel import Kernel, KernelFault, KernelOptions, Limits, wrong_limits
+from kvproof.contract.manager import Block, Keys, Manager, ManagerOptions, Policy, wrong_policy
+from kvproof.contract.ranks import (
+    Diverged,
+    Network,
+    RankGone,
+    RankGroup,
+    RankGroupOptions,
+    RankLost,
+    RankProcess,
+)
 from kvproof.contract.scheduler import Scheduler, SchedulerOptions
 
 __all__ = [
@@ -42,10 +50,13 @@ __all__ = [
     "RankGroup",
     "RankGroupOptions",
     "RankLost",
+    "RankProcess",
     "Refused",
     "Scheduler",
     "SchedulerOptions",
     "UnknownSequence",
     "require_new",
     "require_tokens",
+    "wrong_limits",
+    "wrong_policy",
 ]

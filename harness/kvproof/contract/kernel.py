@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 
@@ -22,6 +22,28 @@ class Limits(TypedDict, total=False):
     groups: Sequence[int]
     features: Sequence[str]
     devices: Sequence[str]
+
+
+DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3")
+FEATURES = ("softcap", "alibi", "window", "k_scale", "v_scale")
+DEVICES = ("cpu", "cuda")
+_NAMES = {"dtypes": DTYPES, "features": FEATURES, "devices": DEVICES}
+
+
+def wrong_limits(limits: Mapping[str, Any]) -> str:
+    """What is wrong with the limits of a kernel, and what is allowed; "" if nothing."""
+    allowed = list(Limits.__annotations__)
+    for name, values in limits.items():
+        if name not in allowed:
+            return f"limits has {name!r}, which is not known; allowed: {', '.join(allowed)}"
+        if isinstance(values, str) or not isinstance(values, Collection):
+            return f"limits: {name} is {values!r}; a list is needed"
+        for value in values:
+            if name in _NAMES and value not in _NAMES[name]:
+                return f"limits: {name} has {value!r}, which is not known; allowed: {', '.join(_NAMES[name])}"
+            if name not in _NAMES and (not isinstance(value, int) or value < 1):
+                return f"limits: {name} has {value!r}; allowed: whole numbers from 1 on"
+    return ""
 
 
 @runtime_checkable

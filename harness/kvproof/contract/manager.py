@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 Block = int | tuple[str, int]
@@ -30,6 +30,13 @@ class Policy(TypedDict, total=False):
     evict: str  # "lru-tail" | "lru" | "fifo" | "other"
     watermark: int  # blocks kept back at admission
     reserves: str  # "prompt" | "all"
+
+
+def wrong_policy(policy: Mapping[str, object]) -> str:
+    """What is wrong with a declared policy, and what is allowed; "" if nothing."""
+    allowed = list(Policy.__annotations__)
+    unknown = [name for name in policy if name not in allowed]
+    return f"policy has {unknown[0]!r}, which is not known; allowed: {', '.join(allowed)}" if unknown else ""
 
 
 @runtime_checkable

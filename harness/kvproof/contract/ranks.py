@@ -6,7 +6,7 @@ delays, loses, repeats, reorders and damages messages, and ends ranks in the mid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from kvproof.contract.errors import ContractError
@@ -140,3 +140,49 @@ class RankGroupOptions(Protocol):
     def refuse(self, rank: int) -> None:
         """The rank says no to the next decision that it is asked about, as when its memory is short."""
         ...
+
+
+class RankProcess(Protocol):
+    """One rank in a process of its own, for the benchmark.
+
+    (Beside its factories a module may offer `message_parts(data: bytes) -> dict[str, int]`: of how many bytes
+    of tokens, tables, digest and so on a message consists. Then the benchmark counts them apart.)
+
+    Made in each process by a factory `make_rank_process(rank, world, num_blocks, block_size, rendezvous)`,
+    which returns when all have come. rendezvous: an address that torch.distributed takes, such as
+    "file:///path" of a file that is not there yet.
+    """
+
+    @property
+    def drives(self) -> bool:
+        """This process steps; the others serve. Another one may after `form`."""
+        ...
+
+    def step(self, operations: Sequence[Operation]) -> list[int | None]:
+        """As `RankGroup.step`, in the process that drives."""
+        ...
+
+    def serve(self) -> None:
+        """In the others: work until the driver stops. Raises RankLost."""
+        ...
+
+    def stop(self) -> None:
+        """In the process that drives: the others' `serve` returns."""
+        ...
+
+    def form(self) -> None:
+        """As `RankGroup.form`, called by every survivor."""
+        ...
+
+    def watch(self, told: Callable[[int, list[tuple[int, int, Sequence[int], list[int]]]], None]) -> None:
+        """Call `told(epoch, rows)` in this process when a step has taken effect and before others know.
+
+        A row is (seq, start, tokens, table) of a sequence that the step computes, blocks in own numbers.
+        """
+        ...
+
+    def epoch(self) -> int: ...
+
+    def digest(self) -> bytes: ...
+
+    def free_blocks(self) -> int: ...

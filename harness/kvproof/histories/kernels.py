@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from kvproof.contract.kernel import DTYPES, FEATURES
 from kvproof.histories.payload import asked
 from kvproof.records import Case, Operation, Setting
 
-DTYPES = ("fp32", "fp16", "bf16", "fp8_e4m3")
-FEATURES = ("softcap", "alibi", "window", "k_scale", "v_scale")
 SPARE_BLOCKS = 5
 LEAST_CODED = 32
 """Head sizes below have too few signs for a slot's id and for keys that differ."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ POINT = ("dtype", "tokens", "batch", "heads", "head_dim", *BLOCKS)
 PIPE_WIDTH = 140
 COLUMNS = ("numbers", "tokens", "batch", "heads", "dim", "block", "order")
 
+MORE = "--patience"
+"""The option that gives slow implementations more time; the notes of those left out say how much."""
 CAPTION = (
     "time of a step; share of the memory rate measured in the same rounds; x of SDPA's time on "
     "contiguous keys and values"
@@ -105,7 +108,15 @@ def show(console: Console, samples: Sequence[Sample]) -> None:
     for row in data.to_numpy().tolist():
         shown.add_row(*map(escape, row))
     console.print(shown)
+    if more := more_time(steps):
+        console.print(more, markup=False, highlight=False)
     console.print(CAPTION + (f"; in all rows {same}" if same else ""), markup=False, highlight=False)
+
+
+def more_time(samples: Sequence[Sample]) -> str:
+    """What measures those that were left out as too slow; "" where there are none."""
+    asked = [int(n) for s in samples for n in re.findall(rf"left out: .*{MORE} (\d+)", s.note)]
+    return f"left out: too slow for the time of a cell; {MORE} {max(asked)} measures all" if asked else ""
 
 
 def duration(us: float) -> str:

@@ -26,6 +26,8 @@ def render(file: ResultFile) -> str:
         "",
         *_table(summary),
     ]
+    if first := summary.first_look():
+        lines += ["", f"{first}."]
     if margins := summary.margins():
         lines += ["", f"Largest error over its bound: {margins}."]
     must = [failure for failure in summary.failures if not failure.advisory]

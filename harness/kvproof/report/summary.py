@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict
@@ -25,6 +25,18 @@ BAD = (Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS)
 """Verdicts that fail a run when the requirement is a MUST."""
 
 _ORDER = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+CAUSES = tuple(
+    f"KVP-{name}"
+    for name in (
+        *("KERN-016", "KERN-006", "KERN-008", "KERN-001", "KERN-004", "KERN-002", "NUM-001", "KERN-007"),
+        *("KERN-005", "KERN-003", "NUM-002", "KERN-013", "KERN-015", "KERN-012", "KERN-010"),
+    )
+)
+"""Requirements of kernels, each before those that it makes fail when it is broken: most are judged by values,
+which are wrong wherever a wrong slot was read."""
+BY_THE_WAY = "KVP-NUM-001"
+"""A wrong value in a case that aims at something else counts against it too: then it comes last."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,17 @@ class Summary:
         found = sorted(self.file.footer.left_out.items(), key=lambda item: (-item[1], item[0]))
         return [f"{count} cases left out, as the factory refuses their shape: {why}" for why, count in found]
 
+    def first_look(self) -> str:
+        """Which of several failures to look at before the others; "" for one or none."""
+        must = [f for f in self.failures if not f.advisory]
+        if len(must) < 2:
+            return ""
+        first = must[0].requirement
+        return (
+            f"{len(must)} requirements failed: look at {first.id} first ({first.title}); "
+            "the others may follow from it"
+        )
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of areas x verdicts; the last row is the sum, an empty cell a zero."""
         rows = [[area, *self._cells(counts)] for area, counts in self.areas.items()]
@@ -124,16 +147,24 @@ class Summary:
         return ["area", *self.columns], [*rows, ["all", *self._cells(total)]]
 
     def margins(self) -> str:
-        """For each requirement that is judged by numbers, the largest error over its bound; "" for none."""
+        """For each requirement that is judged by numbers, the largest error over its bound; "" for none.
+
+        Of cases without a finding; the others, in which values may be wrong, are counted.
+        """
+        numbers = [r for r in self.file.results if r.margin is not None]
+        failed = {r.case.removesuffix(SHORTEST) for r in numbers if r.verdict is not Verdict.PASS}
         largest: dict[str, Result] = {}
-        for result in self.file.results:
-            if result.margin is not None and result.verdict is Verdict.PASS:
+        for result in numbers:
+            if result.case.removesuffix(SHORTEST) not in failed:
                 before = largest.setdefault(result.requirement, result)
-                if result.margin > (before.margin or 0):
+                if (result.margin or 0) > (before.margin or 0):
                     largest[result.requirement] = result
-        return ", ".join(
+        found = ", ".join(
             f"{name.removeprefix('KVP-')} {r.margin:.2g} ({r.case})" for name, r in sorted(largest.items())
         )
+        count = f"{len(failed)} failing case{'s' * (len(failed) > 1)}"
+        left_out = f"{count}, whose values may be wrong, left out" if failed else ""
+        return "; ".join(filter(None, [found, left_out]))
 
     def _cells(self, counts: Counter[Verdict]) -> list[str]:
         return [str(counts[v]) if counts[v] else "" for v in self.columns]
@@ -180,7 +211,16 @@ def summarize(file: ResultFile) -> Summary:
         areas.setdefault(requirement.area, Counter())[verdict] += 1
 
     failures = [_failure(r, cases[k], verdicts[k]) for k, r in requirements.items() if verdicts[k] in BAD]
-    failures.sort(key=lambda f: (f.advisory, bool(f.result.after), len(f.result.history), f.requirement.id))
+    aims = {case.id: case.aim for case in file.cases}
+    failures.sort(
+        key=lambda f: (
+            f.advisory,
+            bool(f.result.after),
+            *_cause(f, aims),
+            len(f.result.history),
+            f.requirement.id,
+        )
+    )
     # A requirement that fails elsewhere may have known failures besides: list them all the same.
     known = [
         _failure(r, cases[k], Verdict.XFAIL)
@@ -203,6 +243,15 @@ def summarize(file: ResultFile) -> Summary:
     )
 
 
+def _cause(failure: Failure, aims: Mapping[str, Sequence[str]]) -> tuple[bool, int]:
+    """Sorts a failure before those that may follow from it; all alike where there is no order."""
+    name = failure.requirement.id
+    cases = [failure.result.case.removesuffix(SHORTEST), *failure.others]
+    by_the_way = name == BY_THE_WAY and not any(name in aims.get(case, ()) for case in cases)
+    known = failure.requirement.profile == "kernel" and name in CAUSES
+    return by_the_way, CAUSES.index(name) if known else len(CAUSES)
+
+
 def _failure(requirement: Requirement, results: list[Result], verdict: Verdict) -> Failure:
     found = sorted(
         (result for result in results if result.verdict is verdict),
@@ -218,7 +267,7 @@ def _why(
     requirement: Requirement, results: list[Result], verdict: Verdict, capabilities: tuple[str, ...]
 ) -> str:
     lacking = [name for name in requirement.needs if name not in capabilities]
-    if lacking:
+    if lacking and verdict is not Verdict.PRECONDITION:  # nobody has asked it what it can do
         return f"needs {', '.join(lacking)}"
     reasons = {result.reason for result in results if result.verdict is verdict and result.reason}
     if reasons:

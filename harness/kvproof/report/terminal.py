@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvproof.records import Verdict
+from kvproof.report import matrix
 from kvproof.report.results import ResultFile
 from kvproof.report.summary import APART, BAD, JUDGED, Failure, Summary, summarize
 
@@ -19,6 +20,25 @@ _STYLES = {
     Verdict.XFAIL: "yellow",
     Verdict.PASS: "green",
 }
+
+
+IN_FULL = 2
+"""So many implementations have all of their report on the terminal; more share a table."""
+
+
+def show_run(files: Sequence[ResultFile], console: Console) -> None:
+    """Print what a run of one or several says.
+
+    Raises:
+        ResultsError: see `summarize`.
+    """
+    if len(files) > IN_FULL:
+        show_all(files, console)
+    else:
+        for file in files:
+            show(file, file.path, console)
+    for one in matrix.matrices(files):
+        matrix.show(one, console)
 
 
 def show(file: ResultFile, report: Path, console: Console | None = None) -> None:
@@ -33,6 +53,8 @@ def show(file: ResultFile, report: Path, console: Console | None = None) -> None
     _not_here(console, summary)
     _not_run(console, summary)
     _table(console, summary)
+    if first := summary.first_look():
+        _line(console, first)
     if margins := summary.margins():
         _line(console, f"largest error over its bound: {margins}", "dim")
     bad = file.footer.exit_status != 0 or not file.footer.complete
@@ -73,6 +95,9 @@ def show_all(files: Sequence[ResultFile], console: Console) -> None:
         numbers += [str(footer.cases), f"{footer.seconds:.0f}"]
         table.add_row(header.implementation, header.profile, how, *numbers)
     console.print(table)
+    for s in summaries:
+        if first := s.first_look():
+            _line(console, f"{s.file.header.implementation}: {first}")
 
 
 def _failures(console: Console, summary: Summary) -> None:

@@ -60,5 +60,27 @@ def stopped_by_a_sanitizer() -> Any:
     return _kernel(decode)
 
 
+def scales_in_place() -> Any:
+    """The answer is right; the query is not what it was."""
+    kernel = _kernel(lambda *tensors, **features: None)
+    sound = type(kernel)().decode
+    kernel.decode = lambda q, k, v, table, lens, scale, **features: sound(
+        q.mul_(0.5), k, v, table, lens, scale * 2, **features
+    )
+    return kernel
+
+
+def misspelt_limit() -> Any:
+    return _kernel(lambda *tensors, **features: None, limits={"head_size": (64,)})
+
+
+def unknown_dtype() -> Any:
+    return _kernel(lambda *tensors, **features: None, limits={"dtypes": ("float32",)})
+
+
+def misspelt_capability() -> Any:
+    return _kernel(lambda *tensors, **features: None, capabilities=frozenset({"lses"}))
+
+
 def unknown_layout() -> Any:
     return _kernel(lambda *tensors, **features: None, layout="DNH")

@@ -43,6 +43,49 @@ def test_smoke_sees_by_the_factory_what_it_makes(arguments: tuple[str, ...]) -> 
     assert (status, said.splitlines()[-1]) == (0, f"{arguments[0]}: the adapter is sane")
 
 
+def misspelt(num_blocks: int, block_size: int) -> Manager:
+    manager = Manager(num_blocks, block_size)
+    manager.policy = {"evicts": "lru"}  # type: ignore[typeddict-unknown-key]
+    return manager
+
+
+def of_another_profile(num_blocks: int, block_size: int) -> Manager:
+    manager = Manager(num_blocks, block_size)
+    manager.capabilities = frozenset({"lse"})
+    return manager
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("misspelt", "policy has 'evicts', which is not known; allowed: order, overtake"),
+        ("of_another_profile", "capability 'lse' is not known; allowed for a "),
+    ],
+)
+def test_a_name_that_nobody_reads_is_wrong_usage(name: str, words: str, tmp_path: Path) -> None:
+    where = f"{__name__}:{name}"
+    for command in ("conformance", "bench"):
+        status, said = kvproof(command, "--impl", where, "--results", str(tmp_path))
+        assert (status, words in " ".join(said.split())) == (2, True), said
+    status, said = kvproof("smoke", where)
+    assert status in (1, 2)
+    assert words in said
+
+
+def test_a_key_of_impl_toml_that_nobody_reads_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "impl.toml"
+    path.write_text('name = "mine"\nrequire = ["torch"]\n')
+    monkeypatch.setattr(sys.modules["kvproof.subjects.find"], "_folders", lambda: {"mine": tmp_path})
+    for arguments in (("impls",), ("smoke", "mine")):
+        status, said = kvproof(*arguments)
+        assert status == 2
+        assert "'require' is not known; allowed: name, summary, version, requires" in said
+    path.write_text("name =")
+    assert "not TOML" in kvproof("impls")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "profile"),
     [

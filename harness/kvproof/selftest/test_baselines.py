@@ -197,6 +197,12 @@ def test_adapters_say_what_the_contract_says(kernel: Kernel, features: dict[str,
     assert torch.allclose(lse, sums, atol=1e-3, rtol=1e-3)
 
 
+def test_features_that_are_off_are_taken_by_all(kernel: Kernel) -> None:
+    given = inputs(kernel, torch.bfloat16)
+    off: dict[str, Any] = {"softcap": 0.0, "window": 0, "alibi": None, "k_scale": 1.0, "v_scale": 1.0}
+    assert torch.equal(kernel.decode(*given, **off)[0], kernel.decode(*given)[0])
+
+
 def test_adapters_refuse_what_is_outside_their_limits(kernel: Kernel) -> None:
     q, k, v, table, lengths, scale = inputs(kernel, torch.float32)
     with pytest.raises(BadInput, match="dtype is fp32; allowed: fp16, bf16"):

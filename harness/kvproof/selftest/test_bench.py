@@ -13,7 +13,7 @@ from kvproof import spec
 from kvproof.bench import brief, cells, memory
 from kvproof.bench.apart import measure_memory
 from kvproof.bench.clock import calibrate, quiet
-from kvproof.bench.matrix import APART, ATTENTION, BadMatrix, Point, load
+from kvproof.bench.matrix import APART, ATTENTION, RANKS, BadMatrix, Point, load
 from kvproof.bench.measure import MOST_TIMED, WARM_UP, Job, predict
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.work import MAX_ROUNDS
@@ -40,8 +40,8 @@ def test_quiet_switches_collection_off_and_on_again() -> None:
 
 def test_the_matrix_names_every_cell_and_quick_is_smaller() -> None:
     everything, quick = load(spec.find(), None, False), load(spec.find(), None, True)
-    assert {p.cell for p in everything} == {*cells.CELLS, *APART, *ATTENTION}
-    assert {p.cell for p in quick} == {*cells.CELLS, *APART, *ATTENTION}
+    assert {p.cell for p in everything} == {*cells.CELLS, *APART, *RANKS, *ATTENTION}
+    assert {p.cell for p in quick} == {*cells.CELLS, *APART, *RANKS, *ATTENTION}
     assert len(quick) < len(everything)
     assert {p.cell for p in load(spec.find(), ["fork", "pool"], True)} == {"fork", "pool"}
 
@@ -190,6 +190,10 @@ def test_a_size_that_would_take_too_long_is_left_out() -> None:
     job.costs["Standin", "admit_prefix{'cached': 0.0, 'form': 'list'}"] = {64: 10.0}
     job.measure(point, plain_pedantic)
     assert samples[0].note.startswith("unsupported: left out: a round of 64 tokens took 10 s")
+    assert samples[0].note.endswith("more than 20 s; --patience 28 times them")
+    job.patience = 28
+    job.measure(point, plain_pedantic)
+    assert samples[1].rounds
 
 
 # ---------------------------------------------------------------- memory and the short table

@@ -106,6 +106,17 @@ def test_wrong_requirement_is_wrong_usage(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", ["conformance", "bench"])
+def test_a_folder_that_cannot_be_made_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cell = ("--cell", "decode_step") if command == "bench" else ()
+    done = run(command, "--impl", "plain", *cell, "--results", str(tmp_path / "file" / "runs"))
+    assert done.exit_code == 2
+    (line,) = done.output.splitlines()
+    assert line.startswith(f"Error: --results {tmp_path}")
+    assert line.endswith("give a folder that can be written")
+
+
 def test_what_hangs_is_saved_and_replays(tmp_path: Path) -> None:
     where = f"{ROGUES}:hangs"
     done = run(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kvproof import spec
+from kvproof.bench.kernels import open_kernel
 from kvproof.checks.kernels import judge_kernel
 from kvproof.conformance.look import first_look
+from kvproof.conformance.replay import replay_vector
 from kvproof.conformance.session import Session, Settings
 from kvproof.conformance.smoke import smoke_test
 from kvproof.histories.directed.kernels import templates
@@ -199,12 +204,13 @@ def test_exact_answers_have_no_finding_and_others_do() -> None:
 # ------------------------------------------------------------ kernels that misbehave
 
 
-def verdicts(name: str, call_limit: float = 20.0) -> tuple[set[tuple[str, str]], str]:
+def verdicts(name: str, call_limit: float = 20.0, **case: Any) -> tuple[set[tuple[str, str]], str]:
     pytest.importorskip("torch")
     with Worker(find(f"{ROGUES}:{name}"), 20.0) as worker:
         session = Session(worker, spec.load(), Settings(profile="kernel"), first_look(worker, "kernel"))
         worker.call_limit = call_limit
-        results = session.check(case_of(lengths=(9, 3), aim=("KVP-NUM-001",)))
+        asked = case_of(lengths=(9, 3), aim=("KVP-NUM-001",)).model_copy(update=case)
+        results = session.check(asked)
     return {(r.requirement, r.verdict.value) for r in results}, " ".join(r.reason + r.got for r in results)
 
 
@@ -223,6 +229,79 @@ def test_misbehaviour_is_a_verdict(name: str, expected: set[tuple[str, str]], wo
     found, said = verdicts(name)
     assert found == expected
     assert words in said
+
+
+def test_a_write_into_an_input_is_reported_as_that_only() -> None:
+    found, said = verdicts("scales_in_place", stands_for=("KVP-KERN-006",))
+    assert found == {("KVP-KERN-016", "FAIL"), ("KVP-NUM-001", "PASS")}
+    assert "a write into q" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("misspelt_limit", "'head_size', which is not known; allowed: dtypes, head_sizes"),
+        ("unknown_dtype", "'float32', which is not known; allowed: fp32, fp16, bf16, fp8_e4m3"),
+    ],
+)
+def test_a_limit_that_nobody_reads_is_said(name: str, words: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(SubjectError, match=re.escape(words)):
+        smoke_test(f"{ROGUES}:{name}", 20.0)
+    with pytest.raises(SubjectError, match=re.escape(words)):
+        open_kernel(find(f"{ROGUES}:{name}"))
+
+
+def test_a_capability_that_nobody_reads_is_said() -> None:
+    pytest.importorskip("torch")
+    _, (fault,) = smoke_test(f"{ROGUES}:misspelt_capability", 20.0)
+    assert fault.startswith("capability 'lses' is not known; near it: lse; allowed for a kernel: write, ")
+
+
+def test_it_is_said_where_the_poison_lies(tmp_path: Path) -> None:
+    case = case_of(lengths=(9, 4), num_blocks=5, aim=("KVP-KERN-002",), poison="nan", poisoned="k")
+    assert case.kernel is not None
+    assert str(case.kernel).endswith(", NaN in the keys of all unused slots")
+    path, stream = tmp_path / "x.json", io.StringIO()
+    path.write_text(case.model_dump_json(exclude_defaults=True))
+    assert not replay_vector(path, "torch_gather", Console(file=stream, width=200))
+    tables = inputs(case, case.history[0]).tables
+    (spare,) = set(range(5)) - {b for table in tables for b in table}
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    assert lines[2:6] == [
+        str(case.kernel),
+        f"sequence 0: length 9, blocks {tables[0]}, unused from offset 1 of block {tables[0][-1]} on",
+        f"sequence 1: length 4, blocks {tables[1]}",
+        f"blocks of nobody: [{spare}]",
+    ]
+
+
+def test_a_wrong_head_is_told_from_a_wrong_slot() -> None:
+    """Of 4 query heads on 2 KV heads, some wrong in every row, or all of them wrong in some rows."""
+    case = case_of(lengths=(9,), payload="coded", head_size=64, group=2, repeat=5, aim=("KVP-KERN-001",))
+    given = inputs(case, case.history[0])
+    slots = [given.tables[0][p // 4] * 4 + p % 4 if p < 9 else 99 for p in range(10)]
+    assert case.kernel is not None
+    right = np.stack(
+        [
+            [coded("v", np.array(slots[given.targets[r, h]]), case.kernel)[h // 2] for h in range(4)]
+            for r in range(5)
+        ]
+    )
+    right[given.targets >= 9] = 0.0
+
+    def judged(wrong: Any) -> list[str]:
+        out = right.copy()
+        out[wrong] = 0.5
+        value: dict[str, Any] = {"out": out, "lse": None, "torn": [], "changed": []}
+        return [f.requirement for f in judge_kernel(case, [Observation(outcome="ok", value=value)]).findings]
+
+    assert judged(np.s_[:0]) == []
+    assert judged(np.s_[:, 1]) == ["KVP-KERN-004"]
+    assert judged(np.s_[2]) == ["KVP-KERN-001"]
+    case = case.model_copy(update={"aim": ("KVP-KERN-004",)})
+    assert judged(np.s_[2]) == ["KVP-KERN-001"]
+    assert judged(np.s_[:, 1]) == ["KVP-KERN-004"]
 
 
 def test_a_hang_is_a_timeout() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from kvproof.contract import ContractError, KernelFault
+from kvproof.contract import ContractError, KernelFault, wrong_limits
 from kvproof.histories.payload import Inputs, inputs, tokens
 from kvproof.oracle.floats import BYTES
 from kvproof.records import Case, Observation, Operation
 from kvproof.subjects.arena import NoRoom, Placed
 from kvproof.subjects.drive import Clock, Nonsense, describe, outcome_of
+from kvproof.subjects.find import SubjectError
 
 TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn"}
 
@@ -25,12 +26,15 @@ def describe_kernel(kernel: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: something is not of the contract's type.
+        SubjectError: its limits are none of the contract's.
     """
     capabilities = kernel.capabilities
     if isinstance(capabilities, str):
         raise TypeError(f"capabilities is the string {capabilities!r}; a frozenset of names is needed")
     if kernel.layout not in ("NHD", "HND"):
         raise TypeError(f"layout is {kernel.layout!r}; NHD or HND is needed")
+    if wrong := wrong_limits(dict(kernel.limits)):
+        raise SubjectError(wrong)
     return {
         "capabilities": sorted(str(c) for c in capabilities),
         "members": sorted(n for n in dir(kernel) if not n.startswith("_")),
@@ -163,6 +167,7 @@ class Call:
         """Captured with lengths of 1, replayed with the case's own."""
         q = self.put("q", self.given.query, self.query)
         arguments = [q, *self._common()]
+        before = self._digests()
         wanted = arguments[4].clone()
         arguments[4].fill_(1)
         self.kernel.decode(*arguments, **self.features)  # what is made at first use must not be captured
@@ -173,19 +178,24 @@ class Call:
         arguments[4].copy_(wanted)
         graph.replay()
         self.torch.cuda.synchronize()
-        return self._answer(q, out, lse)
+        return {**self._answer(q, out, lse), "changed": self._changed(before)}
 
     def _attended(self, call: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
         if self.given.setting.refuse:
             return self._refused(call, arguments)
-        before = [p.digest() for p in self.placed if not self.given.setting.sparse]
+        before = self._digests()
         found = call(*arguments, **self.features)
         if not isinstance(found, tuple) or len(found) != 2:
             raise Nonsense(f"{self.op} returned {type(found).__name__}; (out, lse) is needed")
-        answer = self._answer(arguments[0], *found)
-        pairs = zip(self.placed, before, strict=False)
-        answer["changed"] = [p.name for p, was in pairs if p.digest() != was]
-        return answer
+        return {**self._answer(arguments[0], *found), "changed": self._changed(before)}
+
+    def _digests(self) -> dict[str, int]:
+        """Checksums of the inputs, by name: what the call may not write. A sparse cache is too large."""
+        into = self.op in ("write", "copy_blocks") or self.given.setting.sparse
+        return {p.name: p.digest() for p in self.placed if not (into and p.name.endswith("_cache"))}
+
+    def _changed(self, before: dict[str, int]) -> list[str]:
+        return [p.name for p in self.placed if p.name in before and p.digest() != before[p.name]]
 
     def _answer(self, q: Any, out: Any, lse: Any) -> dict[str, Any]:
         if tuple(out.shape) != tuple(q.shape) or out.dtype != q.dtype:
@@ -207,8 +217,9 @@ class Call:
         dtype = getattr(self.torch, TORCH[s.source or s.query_dtype])
         k, v = (self.put(name, values, dtype) for name, values in new.items())
         slots = self.put("slot_mapping", np.array(s.slots, np.int64), self.torch.int64)
+        before = self._digests()
         self.kernel.write(k, v, self.k, self.v, slots)
-        return {"k": self.held(self.k), "v": self.held(self.v)}
+        return {"k": self.held(self.k), "v": self.held(self.v), "changed": self._changed(before)}
 
     def _copy_blocks(self) -> dict[str, Any]:
         third = self._cache("k")  # as of another layer: there may be more caches than two

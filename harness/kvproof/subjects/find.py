@@ -28,6 +28,11 @@ ENTRY_POINTS = "kvproof.subjects"
 """Group in which a package names the modules of its adapters."""
 CHECKOUT_VARIABLE = "KVPROOF_CHECKOUT"
 """Adapters to repositories that are no packages read the folder of the checkout from here."""
+FACTS = (
+    *("name", "summary", "version", "requires", "install", "checkout", "programs", "device"),
+    *("distribution", "profiles", "environment"),
+)
+"""Keys of impl.toml; the last three are for the environments of third parties."""
 
 
 class SubjectError(Exception):
@@ -134,26 +139,34 @@ def _folders() -> dict[str, Path]:
     return found
 
 
+def _facts(path: Path) -> dict[str, Any]:
+    """What an impl.toml says.
+
+    Raises:
+        SubjectError: it is no TOML, or has a key that nobody reads.
+    """
+    try:
+        facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SubjectError(f"{path}: not TOML: {error}") from None
+    if unknown := sorted(set(facts) - set(FACTS)):
+        raise SubjectError(f"{path}: {unknown[0]!r} is not known; allowed: {', '.join(FACTS)}")
+    return facts
+
+
 def _installed(name: str, folder: Path, spec: str, factory: str) -> Implementation:
     return Implementation(
         spec=spec,
         module=f"{IMPLEMENTATIONS}.{name}.adapter",
         factory_name=factory,
         name=name if factory == "make" else f"{name}:{factory}",
-        **_facts(folder / "impl.toml"),
+        **_described(folder / "impl.toml"),
     )
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """What an impl.toml says.
-
-    Raises:
-        SubjectError: it is no TOML.
-    """
-    try:
-        facts = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise SubjectError(f"{path}: not TOML: {error}") from None
+def _described(path: Path) -> dict[str, Any]:
+    """The fields of an Implementation that its impl.toml gives."""
+    facts = _facts(path)
     install = facts.get("install", "pip install {}")
     return {
         "summary": facts.get("summary", ""),
@@ -226,7 +239,7 @@ def find(spec: str, default: str = "make") -> Implementation:
             module=str(path),
             factory_name=factory,
             name=f"{where}:{factory}",
-            **(_facts(facts) if path.name == "adapter.py" and facts.is_file() else {}),
+            **(_described(facts) if path.name == "adapter.py" and facts.is_file() else {}),
         )
     folders = _folders()
     if where in folders:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from kvproof.contract import ContractError
+from kvproof.contract import ContractError, wrong_policy
 from kvproof.records import Case, Observation
 from kvproof.subjects.calls import drive
 from kvproof.subjects.channel import die_with_parent
@@ -88,6 +88,7 @@ def describe_manager(manager: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: one of them is not of the contract's type.
+        SubjectError: its policy has a name that the contract has not.
     """
     capabilities, guard = manager.capabilities, getattr(manager, "guard", None)
     if isinstance(capabilities, str):
@@ -96,6 +97,8 @@ def describe_manager(manager: Any) -> dict[str, Any]:
     wrong = [name for name, value in policy.items() if not isinstance(value, str | int)]
     if wrong or not isinstance(policy.get("watermark", 0), int):
         raise TypeError(f"policy {policy!r}: values are str or int, the watermark an int")
+    if unknown := wrong_policy(policy):
+        raise SubjectError(unknown)
     return {
         "capabilities": sorted(str(c) for c in capabilities),
         "members": sorted(
@@ -138,6 +141,8 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
                     send(answers, ("growth", measure_growth(make, *payload)))
         except EOFError:
             raise
+        except SubjectError as error:
+            send(answers, ("error", str(error)))
         except (Exception, SystemExit) as error:
             send(answers, ("error", describe(error)))
 

@@ -210,7 +210,7 @@ def last_split_dropped() -> Any:
     return over_gathered(lambda tokens, size: tokens[: len(tokens) - (len(tokens) % 512 == 1 < len(tokens))])
 
 
-# ------------------------------------------------------------ KERN-006
+# ------------------------------------------------------------ KERN-006, KERN-016
 
 
 @fault("KVP-KERN-006", "the table is read one entry ahead of its end", model="vllm-project/vllm-ascend#9098")
@@ -239,7 +239,30 @@ def writes_before_the_cache() -> Any:
     return kernel
 
 
-@fault("KVP-KERN-006", "the query is scaled in place", model="none known")
+@fault("KVP-KERN-016", "padding entries of the table are clamped in place", model="none known")
+def clamps_the_table_in_place() -> Any:
+    kernel, _ = sound()
+    decode = kernel.decode
+    kernel.decode = lambda q, k, v, table, *rest, **features: decode(
+        q, k, v, table.clamp_(0, k.shape[0] - 1), *rest, **features
+    )
+    return kernel
+
+
+@fault("KVP-KERN-016", "the slot mapping is used up", model="none known")
+def uses_up_the_slots() -> Any:
+    kernel, _ = sound()
+    write = kernel.write
+
+    def used_up(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any) -> None:
+        write(k, v, k_cache, v_cache, slots)
+        slots.fill_(-1)
+
+    kernel.write = used_up
+    return kernel
+
+
+@fault("KVP-KERN-016", "the query is scaled in place", model="none known")
 def scales_the_query_in_place() -> Any:
     kernel, _ = sound()
     decode = kernel.decode

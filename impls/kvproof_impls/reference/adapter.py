@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvproof.contract import Network
+from kvproof.contract import Network, RankProcess
 
+from . import rank as messages
 from .manager import Manager
 from .ranks import Group
 from .scheduler import Scheduler
@@ -54,3 +55,17 @@ def make_ranks(pools: Sequence[int], block_size: int, network: Network) -> Group
 def make_ranks_own(pools: Sequence[int], block_size: int, network: Network) -> Group:
     """The same with block numbers of each rank's own."""
     return Group(pools, block_size, network, own_ids=True)
+
+
+def make_rank_process(
+    rank: int, world: int, num_blocks: int, block_size: int, rendezvous: str
+) -> RankProcess:
+    """One rank, in a process of its own; needs torch."""
+    from .member import join
+
+    return join(rank, world, num_blocks, block_size, rendezvous)
+
+
+def message_parts(data: bytes) -> dict[str, int]:
+    """What a message of the ranks consists of, in bytes: tokens, tables, digest, and so on."""
+    return messages.message_parts(data)

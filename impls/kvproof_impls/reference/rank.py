@@ -94,6 +94,22 @@ def unpack_state(body: bytes) -> tuple[int, bytes, bytes | None]:
     return epoch, digest, after if prepared else None
 
 
+def message_parts(data: bytes) -> dict[str, int]:
+    """Bytes of a message by what they are: frame, head, hit, digest, tokens, tables; in all its length."""
+    message = unpack(data)
+    if message is None:
+        raise BadInput(f"{len(data)} bytes that are no message")
+    kind, _, _, body = message
+    found = {"frame": len(data) - len(body)}
+    if kind == Kind.PREPARE and len(body) >= _PREPARE.size:
+        _, digest, tokens = _PREPARE.unpack_from(body)
+        found |= {"head": _PREPARE.size - len(digest), "digest": len(digest)}
+        return found | {"tokens": tokens, "tables": len(body) - _PREPARE.size - tokens}
+    if kind in (Kind.PREPARE, Kind.COMMIT):
+        return found | {"digest": len(body)}
+    return found | {"hit" if kind == Kind.MATCH else "head": len(body)}
+
+
 class Rank:
     """Blocks, state, and the step that is prepared.
 

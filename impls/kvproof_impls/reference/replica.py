@@ -222,7 +222,7 @@ class Plan:
         self.removed: list[int] = []
         self._seen: set[int] = set()
         self._held: set[int] = set()
-        self._taken = 0
+        self._spare: Iterator[int] | None = None
         self._left: dict[int, int] = {}
 
     def once(self, seq: int) -> None:
@@ -253,10 +253,10 @@ class Plan:
             raise Refused(f"{total} blocks for one sequence, each rank has {replica.capacity}")
         if not count:
             return []
-        given = [b for b, n in self._left.items() if replica.owners[b] == n and b not in self._held]
-        spare = (b for pool in (replica.idle, given) for b in pool if b not in self._held)
-        found = list(islice(spare, self._taken, self._taken + count))
+        if self._spare is None:  # whoever leaves in this step, and all hits, are known by now
+            given = [b for b, n in self._left.items() if replica.owners[b] == n]
+            self._spare = (b for pool in (replica.idle, given) for b in pool if b not in self._held)
+        found = list(islice(self._spare, count))
         if len(found) < count:
             raise OutOfBlocks(f"{count} blocks needed, {len(found)} available on each rank")
-        self._taken += count
         return found

@@ -6,6 +6,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from kvproof.contract import BadInput, Limits
+from kvproof_impls.baseline import asked
 from kvproof_kernels import problem
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -37,7 +38,7 @@ class FlexKernel:
         scale: float,
         **features: Any,
     ) -> tuple[Any, Any]:
-        if wrong := sorted(set(features) - set(FEATURES)):
+        if wrong := sorted(set(asked(features)) - set(FEATURES)):
             raise BadInput(f"features {', '.join(wrong)}; allowed: {', '.join(FEATURES)}")
         try:
             found = problem.decode_problem(q, k_cache, v_cache, block_table, seq_lens, scale, **features)

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvproof.contract import BadInput, Limits
+from kvproof_impls.baseline import asked
 from kvproof_kernels import problem
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -42,7 +43,7 @@ class SdpaKernel:
         scale: float,
         **features: Any,
     ) -> Callable[[Any], tuple[Any, None]]:
-        if features:
+        if features := asked(features):
             raise BadInput(f"features {', '.join(sorted(features))}: none is served")
         try:
             found = problem.decode_problem(q, k_cache, v_cache, block_table, seq_lens, scale)

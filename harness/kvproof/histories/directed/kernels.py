@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from kvproof.histories.kernels import DTYPES, Calls, Lengths, Serves, Template, call
+from kvproof.contract.kernel import DTYPES
+from kvproof.histories.kernels import Calls, Lengths, Serves, Template, call
 from kvproof.records import Operation
 
 TOPOLOGIES = ("identity", "reversed", "shuffled", "interleaved", "shared", "highest", "flush")
@@ -20,7 +21,7 @@ PAST_31_BITS = 2**31 // (16 * 8 * 128) + 64
 def templates() -> tuple[Template, ...]:
     """Every directed case of the kernel profile."""
     makers = (_probes, _unused, _placed, _heads, _edges, _bounds, _wide, _repeated, _refused, _log_sums,
-              _features, _features_long, _ragged, _stores, _prefills, _arithmetic, _logits)
+              _features, _features_long, _ragged, _stores, _prefills, _kept, _arithmetic, _logits)
     return tuple(template for maker in makers for template in maker())
 
 
@@ -257,6 +258,15 @@ def _prefills() -> Iterator[Template]:
     yield _of("prefill-tiles", "KERN-015", [call("prefill")], (210, 40), prefer="bf16", setting={"queries": (150, 40), "kv_heads": 1}, needs=("prefill",),
               note="a row and a batch of more query tokens than a tile of 64 or 128")
     yield _of("prefill-groups", "KERN-015", [call("prefill")], (50, 9), prefer="fp16", group=3, setting={"queries": (20, 9), "kv_heads": 3}, needs=("prefill",))
+
+
+def _kept() -> Iterator[Template]:
+    def calls(size: int, serves: Serves) -> Sequence[Operation]:
+        more = {"prefill": call("prefill", queries=(3, 2, 1)), "write": call("write", slots=(3, -1, 0))}
+        return [call(), call(padding="negative", poison="nan"), *(c for name, c in more.items() if name in serves.capabilities)]
+
+    for dtype in DTYPES:
+        yield _of(f"inputs-{dtype}", "KERN-016", calls, lambda b: (2 * b + 3, b, 1), dtype=dtype, note="the next layer, and the next step, read them again")
 
 
 def _arithmetic() -> Iterator[Template]:
