@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,6 +38,24 @@ seed = click.option(
 )
 quiet = click.option("--quiet", is_flag=True, help="No progress and no tables: the path of the report only.")
 
+
+class Shard(click.ParamType[tuple[int, int]]):
+    """Part i of n, written i/n."""
+
+    name = "i/n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"(\d+)/(\d+)", value)
+        if not found or not 1 <= int(found[1]) <= int(found[2]):
+            self.fail(f"{value!r}: a part is written i/n, with i from 1 to n, such as 2/3", param, ctx)
+        return int(found[1]), int(found[2])
+
+
+shard = click.option(
+    "--shard", type=Shard(), metavar="I/N", help="Run part I of N; `kvproof merge` puts the parts together."
+)
 
 PROFILES = ("manager", "scheduler", "ranks", "kernel")
 MEASURED = ("manager", "scheduler", "ranks", "kernel")

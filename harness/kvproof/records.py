@@ -354,6 +354,8 @@ class Header(Record):
     absent: dict[str, str] = Field(default_factory=dict)
     """Of a benchmark: implementation -> why it was not measured."""
     requirements: tuple[Requirement, ...] = ()
+    shard: str = ""
+    """"2/3" for the second of three parts of a run; empty for a whole one."""
 
 
 class Judged(Record):

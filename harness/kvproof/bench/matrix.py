@@ -82,3 +82,20 @@ def load(
                 for values in itertools.product(*parameters.values())
             ]
     return points
+
+
+def part(points: Sequence[Point], shard: tuple[int, int] | None) -> list[Point]:
+    """Part i of n: every n-th workload, from the i-th on; all of them for None.
+
+    What is measured together stays together: all points of a cell, as a growth needs them, and of
+    attention those that differ in block size and topology only, as they share their bar.
+    """
+    if shard is None:
+        return list(points)
+
+    def workload(point: Point) -> tuple[Any, ...]:
+        rest = {k: v for k, v in point.parameters.items() if k not in ("block_size", "topology")}
+        return (point.cell, *rest.values()) if point.cell in ATTENTION else (point.cell,)
+
+    index, (i, n) = {w: k for k, w in enumerate(dict.fromkeys(map(workload, points)))}, shard
+    return [p for p in points if index[workload(p)] % n == i - 1]

@@ -23,7 +23,7 @@ from kvproof import spec
 from kvproof.bench import rank_cells, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
-from kvproof.bench.matrix import APART, ATTENTION, FILES, RANKS, Point, load
+from kvproof.bench.matrix import APART, ATTENTION, FILES, RANKS, Point, load, part
 from kvproof.bench.measure import Job, Timed
 from kvproof.bench.subject import RANKS as RANKS_FACTORY
 from kvproof.bench.subject import Subject, open_subject
@@ -83,6 +83,7 @@ class Plan:
     absent: Mapping[str, str] = field(default_factory=dict)
     """Implementation -> why it is not measured."""
     patience: float = 1.0
+    shard: tuple[int, int] | None = None
     """So many times the usual time may a slow implementation take before it is left out, or stopped."""
 
 
@@ -99,6 +100,7 @@ def run(
     profile: str | None = None,
     device: str = "cpu",
     patience: float = 1.0,
+    shard: tuple[int, int] | None = None,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -116,6 +118,7 @@ def run(
         profile: manager, scheduler, ranks or kernel; None: all that the implementations are for.
         device: "cpu" or "cuda", where kernels are measured.
         patience: how many times the usual time a slow implementation may take.
+        shard: (i, n): every n-th workload of the matrix only, from the i-th on.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -137,7 +140,7 @@ def run(
             return 3
         subjects, kernels, absent = _open(impls, profile, cells, device, block_size)
         profiles = [profile] if profile else _profiles(subjects, kernels)
-        points = load(spec.find(), cells, quick, profiles, device == "cuda")
+        points = part(load(spec.find(), cells, quick, profiles, device == "cuda"), shard)
         if traces.TRACE_BLOCK % block_size and any(p.cell in ("replay", "scheduler_replay") for p in points):
             raise ValueError(f"block size {block_size}: a replay allows divisors of {traces.TRACE_BLOCK}")
         requests = traces.read(trace) if trace else traces.synthetic(seed, SYNTHETIC_REQUESTS)
@@ -148,10 +151,10 @@ def run(
         if name in impls or name in _defaults(profile, cells, device):
             console.print(f"PRECONDITION {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if not (subjects or kernels) or not points:
-        console.print("nothing to measure: no implementation can run here")
+        console.print("nothing to measure: no implementation can run here, or this part has no workload")
         return 3
     trace_ids = traces.with_ids(requests)
-    plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience)
+    plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience, shard)
     return measure(plan, out, console, quiet)
 
 
@@ -247,6 +250,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
         command=shlex.join(["kvproof", *sys.argv[1:]]),
         environment=describe(),
         absent=dict(plan.absent),
+        shard="{}/{}".format(*plan.shard) if plan.shard else "",
     )
     samples: list[Sample] = []
     findings: list[str] = []

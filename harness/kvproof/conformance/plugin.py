@@ -43,6 +43,9 @@ class Plugin:
         if "processes" in self.judging.gates and not self.judging.settings.deep:
             costly = [i for i in items if costs_seconds(i)]
             items[:] = [i for i in items if i not in costly or i in costly[::ONE_OF]]
+        if self.judging.settings.shard:
+            part, parts = self.judging.settings.shard
+            items[:] = items[part - 1 :: parts]
         self.total = len(items)
 
     @pytest.hookimpl(hookwrapper=True)

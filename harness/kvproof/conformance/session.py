@@ -60,6 +60,8 @@ class Settings:
     seed: int = 0
     call_limit: float = CALL_LIMIT
     folder: Path = Path("results/runs")
+    shard: tuple[int, int] | None = None
+    """(i, n): every n-th test only, from the i-th on."""
 
 
 @dataclass

@@ -7,6 +7,7 @@ without a footer is incomplete and is refused as such.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +15,10 @@ from typing import Any, TextIO
 
 from pydantic import TypeAdapter, ValidationError
 
-from kvproof.records import Footer, Header, Judged, Line, Result, Sample
+from kvproof.records import Footer, Header, Judged, Level, Line, Requirement, Result, Sample, Verdict
 
+FAILING = frozenset({Verdict.FAIL, Verdict.TIMEOUT, Verdict.ERROR, Verdict.XPASS})
+"""Verdicts of which one fails a MUST."""
 KINDS = ("header", "case", "result", "sample", "footer")
 _LINE: TypeAdapter[Header | Judged | Result | Sample | Footer] = TypeAdapter(Line)
 
@@ -170,3 +173,16 @@ def _explain(text: str, where: str) -> Header | Judged | Result | Sample | Foote
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise BadLine(f"{where}: {field}: {first['msg']}") from None
+
+
+def tally(results: Iterable[Result], requirements: Iterable[Requirement]) -> tuple[int, int, int]:
+    """(MUST requirements that ran, those that failed, exit status) of a complete run."""
+    levels = {r.id: r.level for r in requirements}
+    seen: dict[str, set[Verdict]] = {}
+    for result in results:
+        seen.setdefault(result.requirement, set()).add(result.verdict)
+    must = {r: v for r, v in seen.items() if levels[r] is Level.MUST}
+    ran = sum(bool(v - {Verdict.UNSUPPORTED}) for v in must.values())
+    failed = sum(bool(v & FAILING) for v in must.values())
+    stale = any(Verdict.XPASS in v for v in seen.values())
+    return ran, failed, 3 if not ran else 1 if failed or stale else 0

@@ -1,0 +1,189 @@
+"""The commands that read result files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kvproof import options
+from kvproof.options import WrongInput
+
+
+@click.command()
+@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def compare(before: Path, after: Path) -> None:
+    """Say which verdicts differ between two conformance files; 1 if any is worse."""
+    from kvproof.report.compare import changes
+    from kvproof.report.results import ResultsError, read
+
+    try:
+        files = read(before), read(after)
+        worse, lines = changes(*files)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    names = [file.header.implementation for file in files]
+    if names[0] != names[1]:
+        click.echo(f"two implementations: {names[0]} before, {names[1]} after")
+    for line in lines:
+        click.echo(line)
+    click.echo(f"{len(lines)} verdicts differ, {worse} for the worse")
+    sys.exit(1 if worse else 0)
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--site",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/site"),
+    show_default=True,
+    help="Folder for the pages; a site that is there is replaced.",
+)
+@click.option("--open", "opened", is_flag=True, help="Open the first page in a browser.")
+def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> None:
+    """Show result files again, those given or the newest of conformance, and write them as pages.
+
+    FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
+    """
+    from kvproof.report import attention, charts, ranks
+    from kvproof.report.results import ResultsError, read
+    from kvproof.report.site import pages
+    from kvproof.report.terminal import show_run
+
+    named = [path for given in files for path in _jsonl(given)]
+    chosen = named or _newest(results)
+    if not chosen:
+        raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
+    try:
+        found = [read(path) for path in chosen]
+        if judged := [file for file in found if file.header.what == "conformance"]:
+            show_run(judged, Console(emoji=False))
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for file in found:
+        if file.header.what == "conformance":
+            continue
+        ranks.show(Console(emoji=False), file.samples)
+        attention.show(Console(emoji=False), file.samples)
+        for picture in charts.draw(file.samples, file.path.parent):
+            click.echo(picture)
+        if charts.missing():
+            click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
+    if pages.missing():
+        click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
+        return
+    try:
+        first = pages.build(named or _jsonl(results.parent), site)
+    except ValueError as error:
+        raise WrongInput(str(error)) from error
+    click.echo(f"site: {first}")
+    if opened:
+        click.launch(str(first))
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/export"),
+    show_default=True,
+    help="Folder for what is written.",
+)
+def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
+    """Write result files for other tools: JUnit, CSV, Parquet, badges, trackers of benchmarks.
+
+    FILES are result files or folders of them; without any, the newest of conformance.
+    """
+    from kvproof.report import exports
+    from kvproof.report.results import ResultsError, read
+
+    chosen = [path for given in files for path in _jsonl(given)] or _newest(results)
+    if not chosen:
+        raise WrongInput(f"no result file in {results}; run `kvproof conformance` or `kvproof bench` first")
+    try:
+        written, left_out = exports.write([read(path) for path in chosen], folder)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for path in written:
+        click.echo(path)
+    for line in left_out:
+        click.echo(f"left out: {line}")
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@options.results
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("results/history.jsonl"),
+    show_default=True,
+    help="The history, which grows by a line for each implementation of a run.",
+)
+def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
+    """Add runs to the history, and say what changed for good; without FILES all under RESULTS."""
+    from kvproof.report import history as past
+    from kvproof.report.results import Incomplete, ResultsError, read
+
+    chosen = [f for given in files or ((results,) if results.is_dir() else ()) for f in _jsonl(given)]
+    found = []
+    for one in chosen:
+        try:
+            found.append(read(one))
+        except Incomplete as error:
+            click.echo(f"left out: {error}")
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+    try:
+        added = past.append(path, found)
+        changes = past.changes(past.read(path))
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for change in changes:
+        click.echo(change)
+    click.echo(f"{added} lines added, {len(changes)} lasting changes: {path}")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder for the merged files.",
+)
+def merge(files: tuple[Path, ...], into: Path) -> None:
+    """Put the shards of runs together (`--shard 1/3`, `2/3`, `3/3`): one file for each implementation.
+
+    Shards that are missing, given twice or of different runs are refused. The exit status is that of the
+    whole run.
+    """
+    from kvproof.report.results import ResultsError, read
+    from kvproof.shards import put_together, settled
+
+    try:
+        whole = [settled(one) for one in put_together([read(p) for f in files for p in _jsonl(f)])]
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    into.mkdir(parents=True, exist_ok=True)
+    for one in whole:
+        click.echo(one.write(into))
+    sys.exit(next((status for status in (1, 2, 3) if status in {w.footer.exit_status for w in whole}), 0))
+
+
+def _jsonl(given: Path) -> list[Path]:
+    return [given] if given.is_file() else sorted(given.rglob("*.jsonl"))
+
+
+def _newest(results: Path) -> list[Path]:
+    runs = sorted(results.glob("*-conformance*")) if results.is_dir() else []
+    return sorted(runs[-1].glob("*.jsonl")) if runs else []
