@@ -68,10 +68,10 @@ def compare(
     INVALID where a side has no time.
 
     How the rule was chosen. Times of one process hang together (arXiv:2007.10899), so the test sees one
-    value a process: on single rounds it calls equal sides different in most runs. Limits of p and of the least
-    change were tried in a simulation, of processes that differ by 2 % (one standard deviation), 9 on each
-    side, a floor measured in the same run. With p < 0.015 and 2 %, equal sides are FASTER or SLOWER in 0.7 %
-    of runs, and a slowdown of 5 % is SLOWER in 97 %; with p < 0.01 in 95.8 % only. What is promised is
+    value a process: on single rounds it calls equal sides different in most runs. Limits of p and of the
+    least change were tried in a simulation, of processes that differ by 2 % (one standard deviation), 9 on
+    each side, a floor measured in the same run. With p < 0.015 and 2 %, equal sides are FASTER or SLOWER in
+    0.7 % of runs, and a slowdown of 5 % is SLOWER in 97 %; with p < 0.01 in 95.8 % only. What is promised is
     under 1 % and at least 95 % (`selftest/test_comparing.py`). With 5 processes the test asks for two sides
     that do not overlap at all: it finds 5 % in about half of such runs, 10 % in 99 of 100.
 
