@@ -42,7 +42,8 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
 
     Exit status: 0; 1 a verdict is worse, or with --gate one more of these: an exact counter (blocks, hits,
     evictions, bytes, messages and so on) has changed, something measured is gone, or the same thing is slower
-    by more than the bound in AFTER and in the run given by --again.
+    by more than the bound in AFTER and in the run given by --again; 3 with --gate: times are void, as the
+    machine was too busy in one of the runs.
     """
     from kvproof.report.compare import differences
     from kvproof.report.results import ResultsError, read
@@ -70,8 +71,10 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
             click.echo(
                 f"gate: {len(slower)} slower by more than {bound:g}x; --again FILE, a second run, settles it"
             )
-        ending = "FAILED" if failed else "passed"
+        void = found.void or (second is not None and second.void)
+        ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
         click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
+        sys.exit(1 if failed else 3 if void else 0)
     sys.exit(1 if failed else 0)
 
 

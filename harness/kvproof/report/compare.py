@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from kvproof.comparing import BOUND, Comparison, Difference, compare
+from kvproof.comparing import BOUND, LEAST_PROCESSES, Comparison, Difference, compare
 from kvproof.records import Sample, Verdict
 from kvproof.report.results import ResultFile, ResultsError
 from kvproof.report.summary import BAD, summarize
+from kvproof.stats import median
 
 EXACT = (
     *("blocks", "hits", "evictions", "refused", "steps", "preemptions", "computed_tokens"),
@@ -26,6 +27,12 @@ INEXACT = ("ranks_pressure",)
 WORDS = ("broken", "slower", "changed", "gone", "new", "unclear", "fixed", "faster")
 """What can be said of a difference, the worst first."""
 TIMES = ("ns", "us", "ms", "s")
+DRIFT = 0.10
+"""Where half of all times differ by more than this, the two moments differ, and no time is told."""
+MANY = 3
+"""So many times the median difference hold nearly all differences of equal things: twice the deviation."""
+LEAST_TIMES = 4
+"""Fewer times say nothing of the two moments."""
 
 Key: TypeAlias = tuple[str, str, str]
 """Implementation, cell, parameters as JSON."""
@@ -55,6 +62,8 @@ class Compared:
     verdicts: int = 0
     """Requirements whose verdicts differ."""
     times: dict[Key, Comparison] = field(default_factory=dict)
+    void: bool = False
+    """No time is told: a run was void, or the two moments differ too much."""
 
     def lines(self) -> list[str]:
         """The items, the worst words first."""
@@ -157,11 +166,12 @@ def _benchmarks(
     comparable = machines[0] == machines[1]
     if not comparable:
         found.notes.append("two machines: no difference in time is more than UNCLEAR")
-    voids = [f"{f.path.name}: {f.footer.void}" for f in (*before, *after) if f.footer.void]
-    found.notes += [f"VOID {void}" for void in voids]
+    voids = [f"VOID {f.path.name}: {f.footer.void}" for f in (*before, *after) if f.footer.void]
+    found.notes += voids
     for key in old:
         if key not in new:
             found.items.append(Item("gone", _name(key), gates=old[key].rounds > 0))
+    pairs: dict[Key, tuple[Sample, Sample]] = {}
     for key, b in new.items():
         a = old.get(key)
         if a is None:
@@ -171,7 +181,8 @@ def _benchmarks(
         else:
             _exact(key, a, b, found)
             if b.unit.split("/")[0] in TIMES and b.cell not in COUNTED:
-                _time(key, a, b, bound, comparable, bool(voids), found)
+                pairs[key] = a, b
+    _times(pairs, bound, comparable, bool(voids), found)
 
 
 def _samples(files: Sequence[ResultFile], renamed: str | None) -> dict[Key, Sample]:
@@ -216,22 +227,44 @@ def _exact(key: Key, a: Sample, b: Sample, found: Compared) -> None:
             found.items.append(Item("changed", f"{_name(key)}: {name} {x:,g} -> {y:,g}", gates=True))
 
 
-def _time(
-    key: Key, a: Sample, b: Sample, bound: float, comparable: bool, void: bool, found: Compared
+def _times(
+    pairs: dict[Key, tuple[Sample, Sample]], bound: float, comparable: bool, void: bool, found: Compared
 ) -> None:
-    sides = [_normal(s, bool(a.cal and b.cal)) for s in (a, b)]
-    if void or not all(value > 0 for side in sides for (value,) in side):
-        sides = [[], []]
-    elif not comparable:  # too few for a verdict
-        sides = [side[:1] for side in sides]
-    result = compare(*sides, floor=max(a.floor or 0, b.floor or 0), bound=bound)
-    found.times[key] = result
-    words = {Difference.SLOWER: "slower", Difference.FASTER: "faster"}
-    word = words.get(result.verdict, "")
-    if result.verdict is Difference.UNCLEAR and max(result.ratio, 1 / result.ratio) > bound:
-        word = "unclear"
-    if word:
-        found.items.append(Item(word, f"{_name(key)}: {result}, {a.median:.4g} -> {b.median:.4g} {b.unit}"))
+    """Compare times. The floor of all is three times what half of them differ by: two moments of a machine
+    differ too, and the control within one run does not see that."""
+    sides: dict[Key, list[list[tuple[float]]]] = {}
+    for key, (a, b) in pairs.items():
+        calibrated = bool(a.cal and b.cal)
+        sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
+    apart = [_apart(*both) for both in sides.values() if min(map(len, both)) >= LEAST_PROCESSES]
+    drift = median(apart) if len(apart) >= LEAST_TIMES and comparable else 0.0
+    if drift > DRIFT:
+        found.notes.append(
+            f"VOID: half of all times differ by more than {drift:.0%}, allowed are {DRIFT:.0%}: the machine "
+            "was busier in one run, or everything has changed; measure both again, side by side"
+        )
+    found.void = void or drift > DRIFT
+    for key, (a, b) in pairs.items():
+        both = sides[key]
+        result = compare(
+            *([], []) if void else both, floor=max(a.floor or 0, b.floor or 0, MANY * drift), bound=bound
+        )
+        if not void and (not comparable or drift > DRIFT):
+            result = replace(result, verdict=Difference.UNCLEAR)
+        found.times[key] = result
+        words = {Difference.SLOWER: "slower", Difference.FASTER: "faster"}
+        word = words.get(result.verdict, "")
+        if result.verdict is Difference.UNCLEAR and max(result.ratio, 1 / result.ratio) > bound:
+            word = "unclear"
+        if word:
+            text = f"{_name(key)}: {result}, {a.median:.4g} -> {b.median:.4g} {b.unit}"
+            found.items.append(Item(word, text))
+
+
+def _apart(before: list[tuple[float]], after: list[tuple[float]]) -> float:
+    """How far the medians of two sides are apart: 0.03 is 3 %, either way."""
+    ratio = median([t for (t,) in after]) / median([t for (t,) in before])
+    return max(ratio, 1 / ratio) - 1
 
 
 def _normal(s: Sample, calibrated: bool) -> list[tuple[float]]:
