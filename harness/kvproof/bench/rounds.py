@@ -17,8 +17,9 @@ from kvproof.comparing import compare
 from kvproof.records import Sample
 from kvproof.stats import median, quantiles
 
-DRIFT = 0.10
-"""A run that measures equal things further apart than this in half of its cells is void."""
+DRIFT = 0.05
+"""A run that measures equal things further apart than this in half of its cells is void: its processes then
+differ by 10 % and more, among which nothing is found (5 processes a side, one standard deviation)."""
 
 
 @dataclass(frozen=True)

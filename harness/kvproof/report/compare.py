@@ -27,7 +27,7 @@ INEXACT = ("ranks_pressure",)
 WORDS = ("broken", "slower", "changed", "gone", "new", "unclear", "fixed", "faster")
 """What can be said of a difference, the worst first."""
 TIMES = ("ns", "us", "ms", "s")
-DRIFT = 0.10
+DRIFT = 0.05
 """Where half of all times differ by more than this, the two moments differ, and no time is told."""
 MANY = 3
 """So many times the median difference hold nearly all differences of equal things: twice the deviation."""
