@@ -84,7 +84,7 @@ def void(samples: Sequence[Sample]) -> str:
     if not floors or median(floors) <= DRIFT:
         return ""
     return (
-        f"equal implementations were measured {median(floors):.0%} apart in half of the cells, allowed are "
+        f"equal implementations were measured {median(floors):.1%} apart in half of the cells, allowed are "
         f"{DRIFT:.0%}: this machine was too busy for its times to count"
     )
 

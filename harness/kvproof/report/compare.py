@@ -240,7 +240,7 @@ def _times(
     drift = median(apart) if len(apart) >= LEAST_TIMES and comparable else 0.0
     if drift > DRIFT:
         found.notes.append(
-            f"VOID: half of all times differ by more than {drift:.0%}, allowed are {DRIFT:.0%}: the machine "
+            f"VOID: half of all times differ by more than {drift:.1%}, allowed are {DRIFT:.0%}: the machine "
             "was busier in one run, or everything has changed; measure both again, side by side"
         )
     found.void = void or drift > DRIFT

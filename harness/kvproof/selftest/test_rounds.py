@@ -123,7 +123,7 @@ def sample(floor: float | None) -> Sample:
 
 def test_a_run_that_drifts_is_void() -> None:
     assert rounds.void([sample(f) for f in (0.01, 0.2, 0.02, None)]) == ""
-    assert "12% apart in half of the cells" in rounds.void([sample(f) for f in (0.01, 0.12, 0.2)])
+    assert "12.0% apart in half of the cells" in rounds.void([sample(f) for f in (0.01, 0.12, 0.2)])
     assert rounds.void([sample(None)]) == ""
 
 
