@@ -110,7 +110,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["tools"])
 def compare(session: nox.Session) -> None:
-    """What changed? Two result files: nox -s compare -- OLD NEW"""
+    """What changed? Two runs, files or folders: nox -s compare -- OLD NEW"""
     _run(session, "tools", "kvproof", "compare", *session.posargs)
 
 

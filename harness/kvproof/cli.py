@@ -185,6 +185,15 @@ def conformance(
     metavar="TIMES",
     help="Give slow implementations so many times the usual time before they are left out.",
 )
+@click.option(
+    "--rounds",
+    "processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Time managers and schedulers in so many processes each; `kvproof compare` needs 5.",
+)
+@click.option("--noisy", is_flag=True, help="9 rounds, for a busy machine.")
 @options.shard
 @options.ray
 @options.parts
@@ -202,6 +211,8 @@ def bench(
     profile: str | None,
     device: str,
     patience: float,
+    processes: int,
+    noisy: bool,
     shard: tuple[int, int] | None,
     ray: str | None,
     parts: int,
@@ -230,6 +241,7 @@ def bench(
             device=device,
             patience=patience,
             shard=shard,
+            processes=max(processes, 9) if noisy else processes,
         )
     except SubjectError as error:
         raise WrongInput(str(error)) from error

@@ -4,34 +4,78 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
 from kvproof import options
+from kvproof.comparing import BOUND
 from kvproof.options import WrongInput
+
+if TYPE_CHECKING:
+    from kvproof.report.results import ResultFile
 
 
 @click.command()
-@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def compare(before: Path, after: Path) -> None:
-    """Say which verdicts differ between two conformance files; 1 if any is worse."""
-    from kvproof.report.compare import changes
+@click.argument("before", type=click.Path(exists=True, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--again",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="A second run of what AFTER measured: a gate asks for a slowdown in both.",
+)
+@click.option(
+    "--gate", is_flag=True, help="Fail on changed exact counters too, and on what is slower in two runs."
+)
+@click.option(
+    "--bound",
+    type=click.FloatRange(min=1, min_open=True),
+    default=BOUND,
+    show_default=True,
+    metavar="RATIO",
+    help="The change in time that matters: a gate fails beyond it, and SAME is within it.",
+)
+def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: float) -> None:
+    """Say what differs between two runs, files or folders of them, conformance and benchmarks together.
+
+    Exit status: 0; 1 a verdict is worse, or with --gate one more of these: an exact counter (blocks, hits,
+    evictions, bytes, messages and so on) has changed, something measured is gone, or the same thing is slower
+    by more than the bound in AFTER and in the run given by --again; 3 with --gate: times are void, as the
+    machine was too busy in one of the runs.
+    """
+    from kvproof.report.compare import differences
     from kvproof.report.results import ResultsError, read
 
+    def files(given: Path) -> list[ResultFile]:
+        return [read(path) for path in _jsonl(given) if path.name != "history.jsonl"]
+
     try:
-        files = read(before), read(after)
-        worse, lines = changes(*files)
+        old = files(before)
+        found = differences(old, files(after), bound)
+        second = differences(old, files(again), bound) if again else None
     except ResultsError as error:
         raise WrongInput(str(error)) from error
-    names = [file.header.implementation for file in files]
-    if names[0] != names[1]:
-        click.echo(f"two implementations: {names[0]} before, {names[1]} after")
-    for line in lines:
+    for line in (*found.notes, *found.lines()):
         click.echo(line)
-    click.echo(f"{len(lines)} verdicts differ, {worse} for the worse")
-    sys.exit(1 if worse else 0)
+    failed = any(item.worse for item in found.items)
+    slower = found.slower(bound)
+    if found.times:
+        click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
+    click.echo(f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse")
+    if gate:
+        twice = slower & second.slower(bound) if second else set()
+        failed |= bool(twice) or any(item.gates for item in found.items)
+        if slower and not second:
+            click.echo(
+                f"gate: {len(slower)} slower by more than {bound:g}x; --again FILE, a second run, settles it"
+            )
+        void = found.void or (second is not None and second.void)
+        ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
+        click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
+        sys.exit(1 if failed else 3 if void else 0)
+    sys.exit(1 if failed else 0)
 
 
 @click.command()

@@ -423,6 +423,12 @@ class Sample(Record):
     """median / cal, for times a sequence or a block: comparable between machines."""
     counters: dict[str, float] = Field(default_factory=dict)
     note: str = ""
+    processes: tuple[float, ...] = ()
+    """Median of each process in `unit`; `median`, `low` and `high` are of these. Empty: one process."""
+    cals: tuple[float, ...] = ()
+    """`cal` of each of them."""
+    floor: float | None = None
+    """How far apart this cell measured two equal implementations in this run: 0.03 is 3 %."""
 
 
 class Footer(Record):
@@ -437,6 +443,8 @@ class Footer(Record):
     seconds: float
     left_out: dict[str, int] = Field(default_factory=dict)
     """Why the factory refused a shape -> how many of the cases have it."""
+    void: str = ""
+    """Of a benchmark: why none of its times counts; empty where they do."""
 
 
 Line = Annotated[Header | Judged | Result | Sample | Footer, Field(discriminator="kind")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvproof.records import Sample
+from kvproof.stats import median
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,23 @@ def _cell(s: Sample | None, telling: Telling, most: float) -> str:
     if telling.value:
         return number(s.counters.get(telling.value, float("nan")))
     text = number(s.median) + (f" ({number(s.per_cal)})" if s.per_cal is not None else "")
-    return text + (f" {number(s.counters['ratio'])}x" if "ratio" in s.counters else "")
+    floor = f" ±{s.floor:.1%}" if s.floor is not None else ""
+    return text + (f" {number(s.counters['ratio'])}x{floor}" if "ratio" in s.counters else "")
 
 
 def _why(note: str) -> str:
     """Why there is no number, in a word or two."""
     kind, _, rest = note.partition(": ")
     return "left out" if rest.startswith("left out") else kind
+
+
+def floors(samples: Sequence[Sample]) -> str:
+    """How far apart equal implementations were measured, in words; empty where it was not asked."""
+    found = [s.floor for s in samples if s.floor is not None]
+    if not found:
+        return ""
+    processes = max(len(s.processes) for s in samples)
+    return (
+        f"timed cells: medians of {processes} processes; ±: how far apart a cell measured two equal ones, "
+        f"{median(found):.1%} in half of the cells, {max(found):.1%} at most"
+    )

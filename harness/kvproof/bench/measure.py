@@ -94,6 +94,8 @@ class Job:
     turn: int = 0
     patience: float = 1.0
     """So many times LONGEST_CELL_S may the least number of rounds take."""
+    behind: Sequence[float] = ()
+    """Seconds of each round behind the sample that is emitted."""
 
     def measure(self, point: Point, pedantic: Pedantic) -> None:
         """Measure one point; emits a sample for each subject, also when there is no number."""
@@ -110,6 +112,7 @@ class Job:
         cal = (before + calibrate()) / 2
         first = next((x for x in lanes[:1] if not x.note and x.seconds), None)
         for lane in lanes:
+            self.behind = lane.seconds
             self.emit(_sample(lane, point, cal, first))
             if lane.work is not None:
                 lane.work.rounds.close()

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kvproof import spec
-from kvproof.bench import rank_cells, tables, traces
+from kvproof.bench import rank_cells, rounds, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
 from kvproof.bench.matrix import APART, ATTENTION, FILES, RANKS, Point, load, part
-from kvproof.bench.measure import Job, Timed
+from kvproof.bench.measure import Job
 from kvproof.bench.subject import RANKS as RANKS_FACTORY
 from kvproof.bench.subject import Subject, open_subject
-from kvproof.bench.test_control_plane import PLUGIN
+from kvproof.bench.timed import run_timed
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Sample
 from kvproof.report import attention
@@ -62,9 +59,6 @@ SERVE_S = {True: 60.0, False: 300.0}
 ATTENTION_S = {True: 0.3, False: 3.0}
 """Seconds for the rounds of one kernel at one point, quick or not."""
 SYNTHETIC_REQUESTS = 1000
-NOT_OURS = ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
-"""Neither the user's pytest settings nor other installed plugins take part; in a process of pytest-xdist,
-pytest-benchmark would not measure."""
 PIPE_WIDTH = 110
 
 
@@ -86,8 +80,15 @@ class Plan:
     absent: Mapping[str, str] = field(default_factory=dict)
     """Implementation -> why it is not measured."""
     patience: float = 1.0
-    shard: tuple[int, int] | None = None
     """So many times the usual time may a slow implementation take before it is left out, or stopped."""
+    shard: tuple[int, int] | None = None
+    rounds: int = 1
+    """Processes of each implementation for the timed cells; 1: all of them in this one."""
+
+    @property
+    def timed(self) -> list[Point]:
+        """The cells of managers and schedulers that are timed round by round."""
+        return [p for p in self.points if p.cell not in (*APART, *RANKS, *ATTENTION)]
 
 
 def run(
@@ -104,6 +105,7 @@ def run(
     device: str = "cpu",
     patience: float = 1.0,
     shard: tuple[int, int] | None = None,
+    processes: int = 1,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -122,10 +124,11 @@ def run(
         device: "cpu" or "cuda", where kernels are measured.
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
+        processes: of each implementation, for the timed cells of managers and schedulers.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
-        arguments are wrong; 3 there is not one number, or the run was broken off.
+        arguments are wrong; 3 there is not one number, the run was broken off, or its times are void.
     """
     console = Console(emoji=False)
     if not console.is_terminal:  # a file or a pipe has no width of its own
@@ -158,6 +161,10 @@ def run(
         return 3
     trace_ids = traces.with_ids(requests)
     plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience, shard)
+    plan = replace(plan, rounds=processes)
+    if processes > 1 and not (plan.timed and subjects):
+        console.print("--rounds: none of these cells is measured in several processes", highlight=False)
+        return 2
     return measure(plan, out, console, quiet)
 
 
@@ -258,7 +265,9 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
     samples: list[Sample] = []
     findings: list[str] = []
     series: list[dict[str, Any]] = []
-    complete = True
+    complete, void = True, ""
+    several = plan.rounds > 1
+    steps = len(plan.points) + several * (plan.rounds * (len(plan.subjects) + 1) - len(plan.timed))
     with ResultWriter(folder / "bench.jsonl", header) as file:
 
         def emit(sample: Sample) -> None:
@@ -272,8 +281,14 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 )
 
         try:
-            with _progress(len(plan.points), quiet) as tell:
-                findings += _cells(plan, emit, tell)
+            with _progress(steps, quiet) as tell:
+                if several:
+                    seconds = CELL_S[plan.quick] / plan.rounds
+                    shape = rounds.Shape(plan.rounds, seconds, plan.patience)
+                    findings += rounds.measure(plan.subjects, plan.timed, shape, emit, tell)
+                    void = rounds.void(samples)
+                else:
+                    findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
                 rank_cells.measure(plan.subjects, plan.points, plan.trace, emit, tell)
@@ -282,8 +297,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
             complete = False
             findings.append("broken off from the keyboard")
         measured = sum(1 for s in samples if s.rounds)
-        status = 3 if not complete else 1 if findings else 0 if measured else 3
-        seconds = round(time.monotonic() - started, 1)
+        status = 3 if not complete else 1 if findings else 0 if measured and not void else 3
         file.close(
             Footer(
                 complete=complete,
@@ -291,17 +305,18 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 must_run=0,
                 failed=len(findings),
                 exit_status=status,
-                seconds=seconds,
+                seconds=round(time.monotonic() - started, 1),
+                void=void,
             )
         )
-    report = tables.write(folder, header, samples, findings, series)
+    report = tables.write(folder, header, samples, [*findings, *([f"VOID: {void}"] if void else [])], series)
     if not quiet:
         tables.terminal(console, samples)
         if plan.absent:
             console.print(
                 f"not measured, PRECONDITION: {', '.join(plan.absent)}", highlight=False, soft_wrap=True
             )
-    for line in findings:
+    for line in (*findings, *([f"VOID: {void}"] if void else [])):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
     return status
@@ -329,28 +344,11 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[object], None]]:
         yield lambda point: bar.update(row, description=str(point), completed=next(done, total))
 
 
-class _Bridge:
-    """Hands the job to the in-process pytest run, and keeps what failed there."""
-
-    def __init__(self, job: Timed) -> None:
-        self.job = job
-        self.failures: list[str] = []
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.pluginmanager.register(self.job, PLUGIN)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            lines = report.longreprtext.strip().splitlines()
-            self.failures.append(f"{report.nodeid.split('::')[-1]}: {lines[-1] if lines else 'failed'}")
-
-
 def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
     """The timed cells, run by pytest-benchmark; returns what failed outside the subjects."""
-    points = [p for p in plan.points if p.cell not in (*APART, *RANKS, *ATTENTION)]
-    if not points or not plan.subjects:
+    if not plan.timed or not plan.subjects:
         return []
-    return _timed(Job(plan.subjects, points, CELL_S[plan.quick], emit, tell, patience=plan.patience))
+    return run_timed(Job(plan.subjects, plan.timed, CELL_S[plan.quick], emit, tell, patience=plan.patience))
 
 
 def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
@@ -367,29 +365,7 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
     seconds, some = ATTENTION_S[plan.quick], groups(points)
     job = AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
     job.patience = plan.patience
-    return _timed(job)
-
-
-def _timed(job: Timed) -> list[str]:
-    """One pytest-benchmark run in this process; returns what failed outside the subjects."""
-    bridge = _Bridge(job)
-    here = Path(__file__).parent
-    arguments = [str(here / "test_control_plane.py"), f"--rootdir={here}", "-c", str(here / "pytest.ini")]
-    arguments += ["--noconftest", "-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-s", "-q"]
-    before = {k: os.environ.pop(k, None) for k in NOT_OURS}
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = pytest.main(arguments, plugins=[bridge])
-    finally:
-        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
-        os.environ.update({k: v for k, v in before.items() if v is not None})
-    if code == pytest.ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return [f"the timed cells did not run: {said.getvalue().strip()[-500:]}"]
-    return bridge.failures
+    return run_timed(job)
 
 
 def _apart(

@@ -31,10 +31,11 @@ def frame(samples: Sequence[Sample]) -> pd.DataFrame:
     """One row a sample; parameters as text, counters as columns of their own name."""
     rows: list[dict[str, Any]] = []
     for s in samples:
-        row = s.model_dump(exclude={"kind", "counters", "parameters"})
+        row = s.model_dump(exclude={"kind", "counters", "parameters", "cals"})
         measured = s.rounds > 0
         if not measured:
             row |= dict.fromkeys(("median", "low", "high"), float("nan"))
+        row["processes"] = len(s.processes) or 1
         rows.append(row | {"parameters": _parameters(s)} | s.counters)
     return pd.DataFrame(rows)
 
@@ -52,7 +53,8 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
         "",
         "Medians with quartiles; `per cal` is the time divided by one turn of a fixed Python loop timed",
         "around the cell, which compares between machines; `ratio` is to the first implementation, with",
-        "a 95 % bootstrap interval over the rounds of this process. A row without a number says why.",
+        "a 95 % bootstrap interval over the rounds of its processes. A row without a number says why.",
+        *([f"{said.capitalize()}."] if (said := brief.floors(samples)) else []),
         *_summary(samples),
     ]
     if header.absent:
@@ -121,7 +123,11 @@ def _cell(part: pd.DataFrame) -> pd.DataFrame:
             for r, a, b in zip(part["ratio"], part["ratio_low"], part["ratio_high"], strict=True)
         ]
     known = {"median", "low", "high", "per_cal", "ratio", "ratio_low", "ratio_high", "cal", "rounds"}
+    known |= {"processes", "floor"}
     out["rounds"] = part["rounds"]
+    if "floor" in part:
+        out["processes"] = part["processes"]
+        out["floor"] = part["floor"].map(lambda x: "" if x != x else f"{x:.1%}")
     for name in part.columns:
         if name not in known and pd.api.types.is_numeric_dtype(part[name]):
             fraction = part[name].abs().max() <= 1
@@ -148,6 +154,8 @@ def terminal(console: Console, samples: Sequence[Sample]) -> None:
         if more := attention.more_time([s for s in samples if not s.cell.startswith(attention.CELL)]):
             console.print(more, markup=False, highlight=False)
         console.print(brief.CAPTION, markup=False, highlight=False)
+        if said := brief.floors(samples):
+            console.print(said, markup=False, highlight=False)
     ranks.show(console, samples)
     attention.show(console, samples)
 

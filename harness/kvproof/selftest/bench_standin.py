@@ -5,6 +5,7 @@ Also an adapter file: `bench_standin.py:make`.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -179,3 +180,19 @@ def make_recorder(num_blocks: int, block_size: int) -> Recorder:
 
 def make_uncached(num_blocks: int, block_size: int) -> Standin:
     return Uncached(num_blocks, block_size)
+
+
+class Slowed(Uncached):
+    """A batch of appends takes 1.3 times what it takes without this."""
+
+    def append_batch(self, seqs: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        start = time.perf_counter()
+        slots = super().append_batch(seqs, tokens)
+        end = start + 1.3 * (time.perf_counter() - start)
+        while time.perf_counter() < end:
+            pass
+        return slots
+
+
+def make_slowed(num_blocks: int, block_size: int) -> Slowed:
+    return Slowed(num_blocks, block_size)

@@ -1,0 +1,177 @@
+"""The timed cells in several rounds, each a fresh process of each implementation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from kvproof.bench.matrix import Point
+from kvproof.bench.measure import empty
+from kvproof.bench.subject import Subject
+from kvproof.comparing import compare
+from kvproof.records import Sample
+from kvproof.stats import median, quantiles
+
+DRIFT = 0.05
+"""A run that measures equal things further apart than this in half of its cells is void: its processes then
+differ by 10 % and more, among which nothing is found (5 processes a side, one standard deviation)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a run in rounds is made.
+
+    processes: of each implementation.
+    budget_s: for the rounds of one cell in one process.
+    patience: as in `Job`.
+    """
+
+    processes: int
+    budget_s: float
+    patience: float = 1.0
+
+
+@dataclass
+class Lane:
+    """One implementation, or the first of them a second time, with what its processes found.
+
+    seconds: for each point, of each round of each process.
+    """
+
+    subject: Subject
+    samples: list[list[Sample]] = field(default_factory=list)
+    seconds: list[list[list[float]]] = field(default_factory=list)
+
+
+def measure(
+    subjects: Sequence[Subject],
+    points: Sequence[Point],
+    shape: Shape,
+    emit: Callable[[Sample], None],
+    tell: Callable[[object], None],
+) -> list[str]:
+    """Measure points in rounds; the order of the implementations is rotated from round to round.
+
+    The first implementation has a second process in each round: how far these two are apart is the floor of
+    a cell. What whole rounds have found is emitted also if the run is broken off.
+
+    Returns:
+        What failed outside the implementations.
+    """
+    lanes = [Lane(s, [[] for _ in points], [[] for _ in points]) for s in (*subjects, subjects[0])]
+    faults: list[str] = []
+    try:
+        for turn in range(shape.processes):
+            at = turn % len(lanes)
+            for lane in lanes[at:] + lanes[:at]:
+                tell(f"{lane.subject.name}, process {turn + 1} of {shape.processes}")
+                faults += _process(lane, points, shape)
+    finally:
+        for n, point in enumerate(points):
+            for sample in _point(lanes, n, point):
+                emit(sample)
+    return list(dict.fromkeys(faults))
+
+
+def void(samples: Sequence[Sample]) -> str:
+    """Why the times of a run do not count; empty if they do."""
+    floors = [s.floor for s in samples if s.floor is not None]
+    if not floors or median(floors) <= DRIFT:
+        return ""
+    return (
+        f"equal implementations were measured {median(floors):.1%} apart in half of the cells, allowed are "
+        f"{DRIFT:.0%}: this machine was too busy for its times to count"
+    )
+
+
+def _process(lane: Lane, points: Sequence[Point], shape: Shape) -> list[str]:
+    """One round of one lane; returns what failed outside the implementation."""
+    subject = lane.subject
+    if not subject.spec:
+        for n, point in enumerate(points):
+            note = "unsupported: cannot be opened in another process"
+            lane.samples[n].append(empty(subject.name, point, "ns", note))
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "samples"
+        order = {"spec": subject.spec, "block_size": subject.block_size, "into": str(into)}
+        order |= {"budget_s": shape.budget_s, "patience": shape.patience}
+        order |= {"points": [asdict(p) for p in points]}
+        done = subprocess.run(
+            [sys.executable, "-m", "kvproof.bench.round_child"],
+            input=json.dumps(order),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        lines = into.read_text(encoding="utf-8").splitlines() if into.is_file() else []
+    said = done.stderr.strip().splitlines()
+    for n, point in enumerate(points):
+        if n < len(lines):
+            found = json.loads(lines[n])
+            sample = Sample.model_validate(found["sample"]).model_copy(
+                update={"implementation": subject.name}
+            )
+            lane.samples[n].append(sample)
+            lane.seconds[n].append(found["seconds"])
+        else:
+            why = (
+                f"INVALID: its process ended with status {done.returncode}: {said[-1] if said else 'no word'}"
+            )
+            lane.samples[n].append(empty(subject.name, point, "ns", why))
+    return said if done.returncode == 1 and len(lines) == len(points) else []
+
+
+def _point(lanes: Sequence[Lane], n: int, point: Point) -> list[Sample]:
+    """What each implementation, the control left out, came to at one point."""
+    merged = [_merged(lane, n, point) for lane in lanes]
+    *own, control = [_times(lane, n) if s.rounds else [] for lane, s in zip(lanes, merged, strict=True)]
+    floor = None
+    if own[0] and control:
+        apart = compare(own[0], control).ratio
+        floor = max(apart, 1 / apart) - 1
+    found = []
+    for sample, times in zip(merged[:-1], own, strict=True):
+        more = dict(sample.counters)
+        if times is not own[0] and times and own[0]:
+            c = compare(own[0], times, floor=floor or 0.0)
+            more |= {"ratio": c.ratio, "ratio_low": c.low, "ratio_high": c.high}
+        update = {"counters": more, "floor": floor if sample.rounds else None}
+        found.append(sample.model_copy(update=update))
+    return found
+
+
+def _times(lane: Lane, n: int) -> list[list[float]]:
+    """Of each process its rounds, in turns of the calibration loop around them."""
+    both = zip(lane.samples[n], lane.seconds[n], strict=True)
+    return [[x * 1e9 / s.cal for x in seconds] for s, seconds in both if s.cal]
+
+
+def _merged(lane: Lane, n: int, point: Point) -> Sample:
+    """The medians of the processes as one sample; without a number if one process has none."""
+    parts = lane.samples[n]
+    if not parts:
+        return empty(lane.subject.name, point, "ns", "unsupported: broken off before its first round")
+    if bad := [s for s in parts if not s.rounds]:
+        return min(bad, key=lambda s: not s.note.startswith("INVALID"))
+    low, middle, high = quantiles([s.median for s in parts])
+    cals = tuple(s.cal or 0.0 for s in parts)
+    return parts[0].model_copy(
+        update={
+            "median": middle,
+            "low": low,
+            "high": high,
+            "rounds": sum(s.rounds for s in parts),
+            "cal": median(cals),
+            "per_cal": median([s.per_cal or 0.0 for s in parts]),
+            "counters": {"round_us": median([s.counters["round_us"] for s in parts])},
+            "processes": tuple(s.median for s in parts),
+            "cals": cals,
+        }
+    )
