@@ -141,7 +141,10 @@ def gather(paths: Sequence[Path]) -> Site:
             if path.name == history.NAME:
                 past += history.read(path)
                 continue
-            files.append(read(path))
+            file = read(path)
+            if _is(file, "conformance"):
+                summarize(file)
+            files.append(file)
         except NoHeader:
             continue
         except (Incomplete, ValueError) as error:
