@@ -22,6 +22,7 @@ _STYLES = {
 }
 
 
+PIPE_WIDTH = 110
 IN_FULL = 2
 """So many implementations have all of their report on the terminal; more share a table."""
 
@@ -32,6 +33,8 @@ def show_run(files: Sequence[ResultFile], console: Console) -> None:
     Raises:
         ResultsError: see `summarize`.
     """
+    if not console.is_terminal:  # a file or a pipe has no width of its own
+        console.width = max(console.width, PIPE_WIDTH)
     if len(files) > IN_FULL:
         show_all(files, console)
     else:
