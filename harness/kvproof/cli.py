@@ -65,6 +65,8 @@ def main() -> None:
     help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
 )
 @options.shard
+@options.ray
+@options.parts
 @options.seed
 @options.results
 @options.quiet
@@ -78,6 +80,8 @@ def conformance(
     budget: float | None,
     call_limit: float | None,
     shard: tuple[int, int] | None,
+    ray: str | None,
+    parts: int,
     seed: int,
     results: Path,
     quiet: bool,
@@ -95,6 +99,8 @@ def conformance(
 
     if deep and find_spec("hypothesis") is None:
         raise click.UsageError("--deep needs Hypothesis: pip install hypothesis")
+    if ray:
+        sys.exit(_spread(ray, parts, shard, results, "conformance"))
     _use(checkout)
     console = Console(emoji=False)
     index = specification.load()
@@ -126,8 +132,8 @@ def conformance(
     files = [read(one.path) for one in judged if one.path is not None and not one.trouble]
     side_by_side = matrix.matrices(files)
     if files:
-        parts = [*map(matrix.markdown, side_by_side), *map(render, files)]
-        summary.write_text("".join(f"{part}\n" for part in parts), encoding="utf-8")
+        texts = [*map(matrix.markdown, side_by_side), *map(render, files)]
+        summary.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     for each_matrix in side_by_side:
         matrix.write(each_matrix, folder)
     if files and not quiet:
@@ -189,6 +195,8 @@ def conformance(
 )
 @click.option("--noisy", is_flag=True, help="9 rounds, for a busy machine.")
 @options.shard
+@options.ray
+@options.parts
 @options.seed
 @options.results
 @options.quiet
@@ -206,6 +214,8 @@ def bench(
     processes: int,
     noisy: bool,
     shard: tuple[int, int] | None,
+    ray: str | None,
+    parts: int,
     seed: int,
     results: Path,
     quiet: bool,
@@ -213,6 +223,8 @@ def bench(
     """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
     from kvproof.bench.run import run
 
+    if ray:
+        sys.exit(_spread(ray, parts, shard, results, "bench"))
     _use(checkout)
     try:
         status = run(
@@ -344,6 +356,25 @@ def claims(as_json: bool) -> None:
 
 for command in authoring.COMMANDS:
     main.add_command(command)
+
+
+def _spread(address: str, parts: int, shard: tuple[int, int] | None, results: Path, what: str) -> int:
+    """Run this command's parts on a Ray cluster and merge them; the exit status of the whole run."""
+    from kvproof.report.results import ResultsError
+    from kvproof.shards import merge
+    from kvproof.spread import spread, without
+
+    if shard:
+        raise click.UsageError("--shard and --ray: a run on a cluster has parts of its own")
+    folder = _run_folder(results, what)
+    arguments = without(sys.argv[1:], "--ray", "--parts", "--results")
+    try:
+        paths, status = merge(spread(address, parts, arguments, folder / "parts"), folder)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for path in paths:
+        click.echo(path)
+    return status
 
 
 def _use(checkout: str | None) -> None:

@@ -211,17 +211,16 @@ def merge(files: tuple[Path, ...], into: Path) -> None:
     Shards that are missing, given twice or of different runs are refused. The exit status is that of the
     whole run.
     """
-    from kvproof.report.results import ResultsError, read
-    from kvproof.shards import put_together, settled
+    from kvproof.report.results import ResultsError
+    from kvproof.shards import merge as put_together
 
     try:
-        whole = [settled(one) for one in put_together([read(p) for f in files for p in _jsonl(f)])]
+        paths, status = put_together([p for f in files for p in _jsonl(f)], into)
     except ResultsError as error:
         raise WrongInput(str(error)) from error
-    into.mkdir(parents=True, exist_ok=True)
-    for one in whole:
-        click.echo(one.write(into))
-    sys.exit(next((status for status in (1, 2, 3) if status in {w.footer.exit_status for w in whole}), 0))
+    for path in paths:
+        click.echo(path)
+    sys.exit(status)
 
 
 def _jsonl(given: Path) -> list[Path]:

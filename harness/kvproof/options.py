@@ -57,6 +57,15 @@ shard = click.option(
     "--shard", type=Shard(), metavar="I/N", help="Run part I of N; `kvproof merge` puts the parts together."
 )
 
+ray = click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help='Spread the run over a Ray cluster, "auto" for the one here, and put its parts together.',
+)
+parts = click.option(
+    "--parts", type=click.IntRange(min=1), default=8, show_default=True, help="Parts of a run with --ray."
+)
+
 PROFILES = ("manager", "scheduler", "ranks", "kernel")
 MEASURED = ("manager", "scheduler", "ranks", "kernel")
 """Profiles that have cells in the benchmark."""

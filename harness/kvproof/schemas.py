@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from kvproof.derived import Matrix, Past
 from kvproof.protocol import Answer, Request
-from kvproof.records import Capability, Case, Line, Matrix, Past, Profile, Requirement
+from kvproof.records import Capability, Case, Line, Profile, Requirement
 from kvproof.spec import find
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -12,7 +12,7 @@ from kvproof import ledger
 from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.run import ledger_path
 from kvproof.records import Footer, Header, Judged, Result, Sample
-from kvproof.report.results import ResultFile, ResultsError, ResultWriter, tally
+from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read, tally
 from kvproof.subjects import SubjectError, find
 
 SAME = ("spec", "implementation", "version", "profile", "seed", "capabilities", "requirements")
@@ -42,6 +42,18 @@ class Whole:
                 writer.write(record)
             writer.close(self.footer)
         return path
+
+
+def merge(paths: Sequence[Path], folder: Path) -> tuple[list[Path], int]:
+    """Put files of parts together: (the files written into `folder`, exit status of the whole run).
+
+    Raises:
+        ResultsError: as `put_together`.
+    """
+    whole = [settled(one) for one in put_together([read(path) for path in paths])]
+    folder.mkdir(parents=True, exist_ok=True)
+    statuses = {one.footer.exit_status for one in whole}
+    return [one.write(folder) for one in whole], next((s for s in (1, 2, 3) if s in statuses), 0)
 
 
 def put_together(files: Sequence[ResultFile]) -> list[Whole]:

@@ -20,6 +20,17 @@ RETRIES = 5
 """How often a part is run again whose node was lost."""
 
 
+def without(arguments: Sequence[str], *options: str) -> list[str]:
+    """Arguments of a command line without some options that take a value."""
+    kept, skip = [], False
+    for argument in arguments:
+        name, given, _ = argument.partition("=")
+        if not skip and name not in options:
+            kept.append(argument)
+        skip = not skip and name in options and not given
+    return kept
+
+
 def one_part(arguments: Sequence[str], shard: str) -> tuple[int, dict[str, bytes], str]:
     """Run a part here: (exit status, relative path -> content of each result file, last words)."""
     with tempfile.TemporaryDirectory(prefix="kvproof-") as folder:

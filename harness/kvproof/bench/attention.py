@@ -169,7 +169,8 @@ class AttentionJob:
                     "head_size": s.head_dim,
                     "group": s.query_heads // s.kv_heads,
                     "device": device,
-                }
+                },
+                found[0].shape[1],
             )
             layout = subject.kernel.layout
             lane = Lane(subject.name, point, size, lambda _: None, inputs, layout)

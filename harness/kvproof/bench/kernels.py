@@ -27,21 +27,24 @@ class KernelSubject:
     def capabilities(self) -> frozenset[str]:
         return frozenset(self.kernel.capabilities)
 
-    def refuses(self, served: dict[str, Any]) -> str:
-        """Which of its limits leaves a call out, or ""; `served` is by name of a limit, in the singular."""
+    def refuses(self, served: dict[str, Any], width: int) -> str:
+        """Which of its limits leaves a call out, or ""; `served` is by name of a limit, in the singular.
+
+        width: columns of the block table.
+        """
         limits = self.kernel.limits
         for name, value in served.items():
             allowed: Sequence[Any] | None = limits.get(f"{name}s")
             if allowed is not None and value not in allowed:
                 return f"{name.replace('_', ' ')} {value}: it serves {_few(allowed)}"
+        multiple = limits.get("table_width_multiple", 1)
+        if width % multiple:
+            return f"table width {width}: it serves multiples of {multiple}"
         return ""
 
     def bound(self, q: Any, caches: tuple[Any, Any], table: Any, seq_lens: Any, scale: float) -> Decode:
         """Its decode with all but the queries bound; by `prepare`, outside the timing, if it has that."""
-        rows, columns = table.shape
-        wide = table.new_zeros(rows, columns + -columns % self.kernel.limits.get("table_width_multiple", 1))
-        wide[:, :columns] = table
-        rest = (*caches, wide, seq_lens, scale)
+        rest = (*caches, table, seq_lens, scale)  # no copy of the table: its entries change between rounds
         if "prepare" in self.capabilities:
             prepared: Decode = self.kernel.prepare(q, *rest)
             return prepared

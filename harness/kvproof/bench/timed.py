@@ -12,6 +12,10 @@ import pytest
 from kvproof.bench.measure import Timed
 from kvproof.bench.test_control_plane import PLUGIN
 
+NOT_OURS = ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
+"""Neither the user's pytest settings nor other installed plugins take part; in a process of pytest-xdist,
+pytest-benchmark would not measure."""
+
 
 class _Bridge:
     """Hands the job to the in-process pytest run, and keeps what failed there."""
@@ -35,8 +39,7 @@ def run_timed(job: Timed) -> list[str]:
     here = Path(__file__).parent
     arguments = [str(here / "test_control_plane.py"), f"--rootdir={here}", "-c", str(here / "pytest.ini")]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-s", "-q"]
-    # Neither the user's pytest settings nor other installed plugins take part.
-    before = {k: os.environ.pop(k, None) for k in ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")}
+    before = {k: os.environ.pop(k, None) for k in NOT_OURS}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     said = io.StringIO()
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kvproof.records import Past, Sample
+from kvproof.derived import Past
+from kvproof.records import Sample
 from kvproof.report.results import ResultFile, ResultsError
 from kvproof.report.summary import summarize
 from kvproof.stats import Step, steps

@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from kvproof.records import Level, Matrix, Requirement, Verdict
+from kvproof.derived import Matrix
+from kvproof.records import Level, Requirement, Verdict
 from kvproof.report.results import ResultFile
 from kvproof.report.summary import BAD, summarize
 

@@ -78,7 +78,7 @@ def test_compare_names_what_broke_and_what_was_fixed(failing: Path, tmp_path: Pa
 
 
 def test_report_shows_the_newest_run(failing: Path) -> None:
-    done = run("report", "--results", str(failing.parent))
+    done = run("report", "--results", str(failing.parent), "--site", str(failing.parent / "site"))
     assert done.exit_code == 0
     assert "FAIL KVP-TABLE-001" in done.output
     empty = run("report", "--results", str(failing / "nothing"))

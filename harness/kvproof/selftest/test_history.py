@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvproof.cli import main
-from kvproof.records import Past
+from kvproof.derived import Past
 from kvproof.report import history
 from kvproof.report.results import ResultsError, read
 from kvproof.report.site import pages

@@ -79,6 +79,7 @@ class Server:
         self.subject, self.live = make(*sizes), set()
         said = describe_manager(self.subject)
         members = set(said.pop("members"))
+        del said["processes"], said["world"]  # of ranks, which are not served
         said["capabilities"] = sorted(set(said["capabilities"]) - NOT_SERVED)
         said["members"] = sorted(members.intersection(OPTIONAL))
         said["pad"] = int(getattr(self.subject, "pad", -1))

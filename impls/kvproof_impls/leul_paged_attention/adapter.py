@@ -37,8 +37,7 @@ class LeulManager:
 
     def fork(self, parent: int, child: int) -> None:  # theirs lays a prompt and shares it in one call
         require_new(child, self.live)
-        self.live[child] = copy.copy(self.live[parent])
-        self.live[child].page_table = list(self.live[parent].page_table)
+        self.live[child] = copy.deepcopy(self.live[parent])
         for block in self.live[child].page_table:
             self.pool.blocks[block].ref_count += 1
 

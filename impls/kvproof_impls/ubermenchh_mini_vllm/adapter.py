@@ -56,8 +56,8 @@ class UberManager:
         return [block.block_num for block in self.manager.block_tables[seq]]
 
     def free_blocks(self) -> int:
-        idle = [block for block in self.manager.cached_blocks.values() if not block.ref_count]
-        return self.pool.get_num_free_blocks() + len(idle)
+        owners = [block.ref_count for block in self.manager.cached_blocks.values()]
+        return self.pool.get_num_free_blocks() + owners.count(0)
 
 
 make = UberManager

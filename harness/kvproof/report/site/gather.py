@@ -13,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvproof.records import SHORTEST, Past, Requirement, Sample, Verdict
+from kvproof.derived import Past
+from kvproof.records import SHORTEST, Requirement, Sample, Verdict
 from kvproof.report import history
 from kvproof.report.results import Incomplete, NoHeader, ResultFile, read
 from kvproof.report.summary import APART, BAD, Failure, Summary, summarize

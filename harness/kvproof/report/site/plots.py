@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvproof.records import Past, Sample
+from kvproof.derived import Past
+from kvproof.records import Sample
 from kvproof.report import charts, history
 from kvproof.report.attention import BARS, frame
 from kvproof.report.site.gather import Cell

@@ -1,1 +1,0 @@
-"""Adapter to vLLM V0 as packed by vllm-block."""
