@@ -125,6 +125,8 @@ def conformance(
                 break
     except (SubjectError, LedgerError) as error:
         raise WrongInput(str(error)) from error
+    except OSError as error:
+        raise options.unwritable(error, results) from error
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()  # empty: nothing was judged

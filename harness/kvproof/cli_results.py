@@ -16,6 +16,9 @@ from kvproof.options import WrongInput
 if TYPE_CHECKING:
     from kvproof.report.results import ResultFile
 
+if TYPE_CHECKING:
+    from kvproof.report.results import ResultFile
+
 
 @click.command()
 @click.argument("before", type=click.Path(exists=True, path_type=Path))
@@ -95,7 +98,7 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
     FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
     """
     from kvproof.report import attention, charts, ranks
-    from kvproof.report.results import ResultsError, read
+    from kvproof.report.results import ResultsError
     from kvproof.report.site import pages
     from kvproof.report.terminal import show_run
 
@@ -103,8 +106,10 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
     chosen = named or _newest(results)
     if not chosen:
         raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
+    found = _read(chosen)
+    if not found:
+        raise WrongInput("no run that has ended is among them: nothing to show")
     try:
-        found = [read(path) for path in chosen]
         if judged := [file for file in found if file.header.what == "conformance"]:
             show_run(judged, Console(emoji=False))
     except ResultsError as error:
@@ -125,6 +130,8 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
         first = pages.build(named or _jsonl(results.parent), site)
     except ValueError as error:
         raise WrongInput(str(error)) from error
+    except OSError as error:
+        raise _unwritable(error, site) from error
     click.echo(f"site: {first}")
     if opened:
         click.launch(str(first))
@@ -147,15 +154,17 @@ def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
     FILES are result files or folders of them; without any, the newest of conformance.
     """
     from kvproof.report import exports
-    from kvproof.report.results import ResultsError, read
+    from kvproof.report.results import ResultsError
 
     chosen = [path for given in files for path in _jsonl(given)] or _newest(results)
     if not chosen:
         raise WrongInput(f"no result file in {results}; run `kvproof conformance` or `kvproof bench` first")
     try:
-        written, left_out = exports.write([read(path) for path in chosen], folder)
+        written, left_out = exports.write(_read(chosen), folder)
     except ResultsError as error:
         raise WrongInput(str(error)) from error
+    except OSError as error:
+        raise _unwritable(error, folder) from error
     for path in written:
         click.echo(path)
     for line in left_out:
@@ -176,22 +185,16 @@ def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
 def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
     """Add runs to the history, and say what changed for good; without FILES all under RESULTS."""
     from kvproof.report import history as past
-    from kvproof.report.results import Incomplete, ResultsError, read
+    from kvproof.report.results import ResultsError
 
     chosen = [f for given in files or ((results,) if results.is_dir() else ()) for f in _jsonl(given)]
-    found = []
-    for one in chosen:
-        try:
-            found.append(read(one))
-        except Incomplete as error:
-            click.echo(f"left out: {error}")
-        except ResultsError as error:
-            raise WrongInput(str(error)) from error
     try:
-        added = past.append(path, found)
+        added = past.append(path, _read(chosen))
         changes = past.changes(past.read(path))
     except ResultsError as error:
-        raise WrongInput(str(error)) from error
+        raise WrongInput(f"{error}; mend the line or name another --file") from error
+    except OSError as error:
+        raise _unwritable(error, path) from error
     for change in changes:
         click.echo(change)
     click.echo(f"{added} lines added, {len(changes)} lasting changes: {path}")
@@ -212,15 +215,43 @@ def merge(files: tuple[Path, ...], into: Path) -> None:
     whole run.
     """
     from kvproof.report.results import ResultsError
+    from kvproof.report.summary import summarize
     from kvproof.shards import merge as put_together
 
     try:
         paths, status = put_together([p for f in files for p in _jsonl(f)], into)
     except ResultsError as error:
         raise WrongInput(str(error)) from error
-    for path in paths:
-        click.echo(path)
+    for file in _read(paths):
+        if file.header.what == "conformance":
+            click.echo(summarize(file).headline)
+        click.echo(file.path)
     sys.exit(status)
+
+
+def _read(paths: list[Path]) -> list[ResultFile]:
+    """The runs that have ended; one that has not is named and left out, a history passed over.
+
+    Raises:
+        WrongInput: one of them is no result file.
+    """
+    from kvproof.report.history import NAME
+    from kvproof.report.results import Incomplete, ResultsError, read
+
+    found = []
+    for path in paths:
+        try:
+            if path.name != NAME:
+                found.append(read(path))
+        except Incomplete as error:
+            click.echo(f"left out: {path.parent}/{error}", err=True)
+        except (ResultsError, UnicodeDecodeError) as error:
+            raise WrongInput(f"{path}: no result file: {error}") from error
+    return found
+
+
+def _unwritable(error: OSError, where: Path) -> WrongInput:
+    return WrongInput(f"{where}: {error.strerror or error}; name a place that can be written")
 
 
 def _jsonl(given: Path) -> list[Path]:

@@ -33,6 +33,11 @@ class _Bridge:
             self.failures.append(f"{report.nodeid.split('::')[-1]}: {lines[-1] if lines else 'failed'}")
 
 
+NOT_OURS = ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
+"""Neither the user's pytest settings nor other installed plugins take part; in a process of pytest-xdist,
+pytest-benchmark would not measure."""
+
+
 def run_timed(job: Timed) -> list[str]:
     """One pytest-benchmark run in this process; returns what failed outside the subjects."""
     bridge = _Bridge(job)

@@ -36,7 +36,8 @@ def load_vector(path: Path) -> Case:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{path}: not a vector: {where}: {first['msg']}") from None
+        at = f"{where}: " if where else ""
+        raise ValueError(f"{path}: not a vector: {at}{first['msg']}") from None
 
 
 def replay_vector(path: Path, where: str, console: Console) -> bool:

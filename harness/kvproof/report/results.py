@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from kvproof.records import Footer, Header, Judged, Level, Line, Requirement, Result, Sample, Verdict
 
@@ -98,13 +99,26 @@ class ResultWriter:
     def _put(self, record: Header | Judged | Result | Sample | Footer) -> None:
         if self._stream is None:
             raise ResultsError(f"{self.path.name}: the file is closed; nothing may follow the footer")
-        self._stream.write(record.model_dump_json() + "\n")
+        try:
+            text = record.model_dump_json()
+        except PydanticSerializationError:  # a text of the subject that UTF-8 has no bytes for
+            text = json.dumps(_encodable(record.model_dump(mode="json")))
+        self._stream.write(text + "\n")
         self._stream.flush()
 
     def _end(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def _encodable(value: Any) -> Any:
+    """The value with lone surrogates in its texts written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read(path: Path) -> ResultFile:

@@ -11,8 +11,10 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from junitparser import Failure, JUnitXml, Skipped
 
+from kvproof.cli import main
 from kvproof.report import exports
 from kvproof.report.results import read
 from kvproof.selftest.result_files import WHERE, judged, measured
@@ -127,3 +129,33 @@ def test_forms_without_matter_are_named_as_left_out(tmp_path: Path) -> None:
     assert "junit.xml: no conformance file" in left_out
     assert not (tmp_path / "out" / "junit.xml").exists()
     assert tmp_path / "out" / "bencher.json" in written
+
+
+@pytest.mark.parametrize("command", ["export", "report", "history"])
+def test_a_killed_run_is_named_and_harms_no_other(tmp_path: Path, command: str) -> None:
+    judged(tmp_path / "runs" / "good.jsonl", "good")
+    text = (tmp_path / "runs" / "good.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "runs" / "killed.jsonl").write_text(text[: len(text) // 2], encoding="utf-8")
+    where = {"export": "--to", "report": "--site", "history": "--file"}[command]
+    done = CliRunner().invoke(main, [command, str(tmp_path / "runs"), where, str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "runs/killed.jsonl" in done.output
+    assert "did not end" in done.output
+    assert (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "where"), [("export", "--to"), ("report", "--site"), ("history", "--file")]
+)
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, command: str, where: str) -> None:
+    judged(tmp_path / "good.jsonl", "good")
+    done = CliRunner().invoke(main, [command, str(tmp_path / "good.jsonl"), where, "/dev/null/x"])
+    assert done.exit_code == 2, done.output
+    assert "name a place that can be written" in done.output
+
+
+def test_what_is_no_result_file_is_named_in_full(tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text("not JSON\n")
+    done = CliRunner().invoke(main, ["export", str(tmp_path), "--to", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert str(tmp_path / "other.jsonl") in done.output.replace("\n", "")

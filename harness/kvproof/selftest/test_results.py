@@ -369,3 +369,11 @@ def test_terminal_shows_failures_and_ends_with_the_report(file: ResultFile, colo
         assert part in text
     assert "planned, not tested yet: KERN 1" in text
     assert "UNSUPPORTED: needs batch: BATCH-001" in text
+
+
+def test_a_text_without_utf8_is_escaped(tmp_path: Path, file: ResultFile) -> None:
+    path = tmp_path / "odd.jsonl"
+    with ResultWriter(path, file.header) as writer:
+        writer.write(file.results[0].model_copy(update={"reason": "bad \ud800"}))
+        writer.close(file.footer)
+    assert read(path).results[0].reason == "bad \\ud800"

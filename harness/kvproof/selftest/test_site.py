@@ -71,6 +71,17 @@ def test_the_newest_run_of_an_implementation_is_shown(tmp_path: Path) -> None:
     assert "PREFIX-002: " not in (tmp_path / "site" / "implementations" / "one-manager.html").read_text()
 
 
+def test_a_file_that_contradicts_itself_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    judged(tmp_path / "good.jsonl", "good")
+    judged(tmp_path / "odd.jsonl", "odd")
+    text = (tmp_path / "odd.jsonl").read_text(encoding="utf-8")
+    odd = text.replace('"requirement":"KVP-POOL-001"', '"requirement":"KVP-NONE-001"')
+    (tmp_path / "odd.jsonl").write_text(odd, encoding="utf-8")
+    overview = pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site").read_text(encoding="utf-8")
+    assert "the header has no requirement KVP-NONE-001" in overview
+    assert "implementations/good-manager.html" in overview
+
+
 def test_a_folder_that_is_no_site_is_left_alone(tmp_path: Path) -> None:
     judged(tmp_path / "a.jsonl", "one")
     (tmp_path / "site").mkdir()

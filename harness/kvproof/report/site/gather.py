@@ -124,9 +124,10 @@ class Site:
         return [j for j in self.judged if j.profile == profile]
 
     def areas(self, profile: str) -> list[str]:
-        """Areas that have requirements for this profile, in the order of the specification."""
+        """Areas of this profile of which somebody was judged, in the order of the specification."""
         found = (r.requirement for r in self.rules.values() if r.requirement.profile == profile)
-        return list(dict.fromkeys(r.area for r in found))
+        areas = dict.fromkeys(r.area for r in found)
+        return [a for a in areas if any(j.area(a)[0] not in ("", "none") for j in self.of(profile))]
 
 
 def gather(paths: Sequence[Path]) -> Site:
@@ -141,7 +142,10 @@ def gather(paths: Sequence[Path]) -> Site:
             if path.name == history.NAME:
                 past += history.read(path)
                 continue
-            files.append(read(path))
+            file = read(path)
+            if _is(file, "conformance"):
+                summarize(file)
+            files.append(file)
         except NoHeader:
             continue
         except (Incomplete, ValueError) as error:

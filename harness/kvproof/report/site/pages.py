@@ -97,6 +97,7 @@ class _Writer:
         site = self.site
         for name in ("assets", "requirements", "implementations", "bench"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self._assets()  # first: they tell a site, also one that was not written to its end
         points = sum(len(c.samples) for c in site.cells)
         failing = [j for j in site.judged if j.failed]
         self._page("index.html", "index.html", here="index", points=points, failing=failing)
@@ -125,7 +126,6 @@ class _Writer:
         self._page("compare.html", "compare.html", here="compare")
         found, changes = plots.of_past(site.past), history.changes(site.past)
         self._page("history.html", "history.html", here="history", found=found, changes=changes)
-        self._assets()
 
     def _page(self, path: str, template: str, here: str = "", **values: Any) -> None:
         root = "../" * path.count("/")
