@@ -12,10 +12,6 @@ import pytest
 from kvproof.bench.measure import Timed
 from kvproof.bench.test_control_plane import PLUGIN
 
-NOT_OURS = ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_XDIST_WORKER")
-"""Neither the user's pytest settings nor other installed plugins take part; in a process of pytest-xdist,
-pytest-benchmark would not measure."""
-
 
 class _Bridge:
     """Hands the job to the in-process pytest run, and keeps what failed there."""
