@@ -27,8 +27,8 @@ from kvproof.stats import median
 from kvproof.subjects import find
 
 PLANTED = "decode_step"
-CALM = 0.03
-"""No cell measured equal ones further apart."""
+CALM = 1.15
+"""Where the slowest process takes less than this of the fastest, 1.3 times the time leaves no overlap."""
 POINTS = [
     Point(PLANTED, {"sequences": 256, "caching": False, "order": "same", "form": "list"}),
     Point("admit_cold", {"tokens": 4096, "form": "list"}),
@@ -76,6 +76,11 @@ def only(samples: Sequence[Sample], name: str, folder: Path) -> ResultFile:
     return read(folder / f"{name}.jsonl")
 
 
+def spread(s: Sample) -> float:
+    times = [t / c for t, c in zip(s.processes, s.cals, strict=True)]
+    return max(times) / min(times)
+
+
 def told(found: Compared) -> list[str]:
     return [item.text.split()[1].split("(")[0] for item in found.items if item.word in ("slower", "faster")]
 
@@ -93,17 +98,17 @@ def test_a_round_is_a_process_and_the_median_is_theirs(samples: list[Sample]) ->
 
 
 def test_a_planted_slowdown_is_named_and_equal_ones_are_not(samples: list[Sample], tmp_path: Path) -> None:
-    """Certain on a calm machine only; on a busy one it may be unclear, and is never called the same."""
+    """Certain where processes differ little; elsewhere it may be unclear, and is never called the same."""
     one, twin, slowed = (only(samples, name, tmp_path) for name in ("one", "twin", "slowed"))
     found, equal = differences([one], [slowed]), differences([one], [twin])
     planted = next(c for key, c in found.times.items() if key[1] == PLANTED)
-    floors = [s.floor or 0.0 for s in samples]
-    if max(floors) < CALM:
+    if max(map(spread, samples)) < CALM:
         assert told(found) == [PLANTED], found.lines()
-        assert told(equal) == [], equal.lines()
         assert differences([slowed], [one]).lines()[0].startswith("faster")
     else:
         assert planted.verdict is not Difference.SAME
+    for c in equal.times.values():  # one in a hundred may be told by chance, never by much on a calm machine
+        assert c.verdict not in (Difference.SLOWER, Difference.FASTER) or abs(c.ratio - 1) < CALM - 1
     assert not (found.void and told(found))
 
 
