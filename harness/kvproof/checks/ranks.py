@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,10 @@ class _Group:
     """Members that are dead or stopped."""
     named: frozenset[int] = frozenset()
     """Ranks lost since the group was formed."""
+    driver: int = 0
+    """Of the last decision that was begun."""
+    before: dict[int, Any] = field(default_factory=dict)
+    """State of each rank after the operation before."""
 
     def finding(self, requirement: str, expected: str, got: str) -> Finding:
         return Finding(requirement=f"KVP-{requirement}", step=self.index, expected=expected, got=got)
@@ -59,12 +64,45 @@ class _Group:
         if op.op == "refuse":
             self.refusing, self.may_refuse = self.refusing | {args["rank"]}, self.may_refuse + 1
         state = {r: s for r, s in value["state"].items() if r in model.members}
+        if op.op == "step" and not self.named:
+            self.driver = min(model.members, default=0)
+        yield from self._heard(state, value["heard"])
         if op.op == "step":
             yield from self._step(seen, args, state)
         elif op.op == "form":
             yield from self._formed(seen, state)
         else:
             yield from self._settled(state)
+
+    # ------------------------------------------------------------ messages
+
+    def _heard(self, state: dict[int, Any], heard: dict[int, list[int]]) -> Iterator[Finding]:
+        """TP-009: a rank's state changes only behind a message that leads back to the driver of the step."""
+        before, self.before = self.before, state
+        if self.index == 0:
+            before = {rank: {**one, "epoch": 0, "tables": {}} for rank, one in state.items()}
+        for rank, one in state.items():
+            if rank == self.driver or rank not in before or self.driver in heard[rank]:
+                continue
+            changed = [n for n in ("epoch", "tables", "digest") if one[n] != before[rank][n]]
+            if changed:
+                text = f"rank {rank} as it was: no message that comes from rank {self.driver} has reached it"
+                yield self.finding("TP-009", text, f"another {changed[0]}: {one[changed[0]]}")
+
+    def _told(
+        self, operations: Sequence[Sequence[Any]], args: dict[str, Any], value: dict[str, Any]
+    ) -> Iterator[Finding]:
+        """TP-009: the driver has heard from all, and what all were told can hold the decision."""
+        silent = self.model.members - set(value["heard"][self.driver])
+        if silent:
+            text = f"an answer of every rank, before the step is done, to rank {self.driver}"
+            yield self.finding("TP-009", text, f"nothing came from {sorted(silent)}")
+        least = len(operations) * math.log2(args.get("drawn", 1)) / 8
+        for rank in sorted(self.model.members - {self.driver}):
+            told = value.get("told", {}).get(rank, least)
+            if told < least:
+                text = f"{least:.0f} bytes of information about {len(operations)} sequences for rank {rank}"
+                yield self.finding("TP-009", text, f"{told}")
 
     # ------------------------------------------------------------ steps
 
@@ -97,6 +135,7 @@ class _Group:
             if self.refusing & model.members:
                 yield self.finding("TP-003", "one rank refuses: no rank has the step", "it succeeded")
             model.state, model.epoch = after, model.epoch + 1
+            yield from self._told(operations, args, value)
             yield from self._bytes(args, value)
             yield from self._answers(operations, value, state)
             yield from self._settled(state, changed=bool(operations))

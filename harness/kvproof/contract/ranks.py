@@ -37,7 +37,11 @@ class RankGone(Exception):
 
 
 class Network(Protocol):
-    """What a simulated group sends its messages through; there is no other way between two ranks."""
+    """What a simulated group sends its messages through; there is no other way between two ranks.
+
+    The harness sees who can know of a step: what another rank holds changes only behind a message that leads
+    back to the driver of the step, and the driver is done when every rank has answered it (KVP-TP-009).
+    """
 
     def send(self, source: int, target: int, data: bytes) -> None:
         """Raises RankGone(source) when the process of the source ends here."""
@@ -147,7 +151,7 @@ class RankGroupOptions(Protocol):
 
 class Tap(Protocol):
     """What a rank process shows each of its messages to: the harness counts them, does to them what a history
-    says, and ends the process between two of them."""
+    says, and ends the process between two of them. What goes past it counts as not sent (KVP-TP-009)."""
 
     def outgoing(self, target: int, data: bytes) -> Sequence[tuple[float, bytes]]:
         """(seconds from now, data) of each message that is sent in its place; called in order of sending."""

@@ -48,6 +48,13 @@ class DiesInForming(Process):
         super().form()
 
 
+class PastTheTap(Process):
+    """Nobody sees its messages."""
+
+    def __init__(self, *args: Any, tap: Any, **more: Any) -> None:
+        super().__init__(*args, tap=None, **more)
+
+
 def _factory(kind: type[Process]) -> Callable[..., Process]:
     def make(
         rank: int, world: int, num_blocks: int, block_size: int, rendezvous: str, *, timeout: float, tap: Any
@@ -63,4 +70,5 @@ epochs_not_settled = _factory(EpochsNotSettled)
 damage_taken = _factory(DamageTaken)
 repeated_commit_applied = _factory(RepeatedCommitApplied)
 waits_for_the_dead = _factory(WaitsForTheDead)
+past_the_tap = _factory(PastTheTap)
 dies_in_forming = _factory(DiesInForming)

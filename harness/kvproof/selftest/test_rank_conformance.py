@@ -34,6 +34,7 @@ KILLS = {
     "epochs_not_settled": ("tp/killed-0-5", "KVP-TP-003"),
     "damage_taken": ("tp/message-damage-37", "KVP-TP-004"),
     "repeated_commit_applied": ("tp/message-drop", "KVP-TP-004"),
+    "past_the_tap": ("tp/heard-2", "KVP-TP-009"),
     "waits_for_the_dead": ("tp/killed-1-1", "KVP-TP-005"),
 }
 """Fault -> a case that shows it, and by which requirement."""

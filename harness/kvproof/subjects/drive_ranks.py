@@ -35,6 +35,8 @@ class RankDriver:
         """By epoch: operations and answers of the step that led there."""
         self.apart = False
         """A rank was lost, and the group was not formed again yet."""
+        self.open = False
+        """Whether the last decision took effect everywhere or nowhere is not known."""
 
     def apply(self, index: int, op: Operation) -> Observation:
         args = op.args or {}
@@ -59,14 +61,19 @@ class RankDriver:
             self.apart = False
         except (Exception, SystemExit) as error:
             outcome, detail = "error", str(error) if isinstance(error, Nonsense) else describe(error)
-        value |= {"messages": self.network.messages, "bytes": self.network.bytes}
+        if op.op in ("step", "form") and outcome not in ("RankLost", "RankGone", "Diverged"):
+            self.open = False
         self.network.arm(())
         if outcome not in ("error", "hung"):
             try:
                 with self.clock(index):
                     value["state"] = self._observe()
+                    value["heard"] = self.network.heard()
+                    if "drawn" in args:
+                        value["told"] = {rank: self.network.told(rank) for rank in value["state"]}
             except (Exception, SystemExit) as error:
                 outcome, detail = "error", str(error) if isinstance(error, Nonsense) else describe(error)
+        value |= {"messages": self.network.messages, "bytes": self.network.bytes}
         value |= {"dead": sorted(self.network.dead), "stopped": sorted(self.network.stopped)}
         return Observation.model_construct(outcome=outcome, detail=detail, value=value)
 
@@ -74,6 +81,9 @@ class RankDriver:
         if op.op == "step":
             operations = tuple(tuple(o) for o in args.get("operations", ()))
             self.named |= {o[1] for o in operations if len(o) > 1 and type(o[1]) is int and o[1] >= 0}
+            if not self.open:
+                self.network.begin()
+            self.open = True
             if not self.apart:
                 self.last, self.results = operations, []
             self.apart = True

@@ -13,7 +13,7 @@ from kvproof.contract import RankGone, RankLost, Refused, UnknownSequence
 from kvproof.records import Operation
 from kvproof.subjects.crew import Crew, Member
 from kvproof.subjects.drive import Nonsense
-from kvproof.subjects.network import Hung
+from kvproof.subjects.network import Hung, information
 
 TIMEOUT, SHORT = 4.0, 0.8
 """Seconds in which a rank answers; short where messages are lost and ranks stop, which costs that time."""
@@ -54,6 +54,32 @@ class ProcessNetwork:
         self.behind: set[int] = set()
         """Ranks that run and belong to no group any more."""
         self.messages = self.bytes = 0
+        self.sent: Callable[[], dict[int, Any]] = dict
+        """By rank that runs: what its tap saw since the last time."""
+        self.begin()
+
+    def begin(self) -> None:
+        self.letters: list[tuple[int, int, bytes]] = []
+        """(source, target, data) since the decision began."""
+
+    def heard(self) -> dict[int, list[int]]:
+        """As of the simulated network, but for the order: when a message came is not known here."""
+        found = self.sent()
+        self.messages = sum(messages for messages, _, _ in found.values())
+        self.bytes = sum(size for _, size, _ in found.values())
+        self.letters += [(rank, *letter) for rank, (_, _, letters) in found.items() for letter in letters]
+        ranks = range(len(self.members))
+        ways = {(source, target) for source, target, _ in self.letters}
+        # What a rank has sent that does not answer any more is not known: it may be anything.
+        ways |= {(rank, other) for rank in ranks if not self.running(rank) for other in ranks}
+        heard = {rank: {rank} for rank in ranks}
+        while more := [(s, t) for s, t in ways if not heard[s] <= heard[t]]:
+            for source, target in more:
+                heard[target] |= heard[source]
+        return {rank: sorted(those) for rank, those in heard.items()}
+
+    def told(self, rank: int) -> int:
+        return information([data for _, target, data in self.letters if target == rank])
 
     def arm(self, faults: Sequence[Mapping[str, Any]]) -> None:
         self.faults = faults
@@ -80,6 +106,7 @@ class ProcessGroup:
         pools = widened(pools, crew.world)
         self.crew, self.network = crew, network
         network.members = self.members = crew.take(len(pools))
+        network.sent = self._sent
         self.formed = list(range(len(pools)))
         self.driver = 0
         self.armed = False
@@ -271,6 +298,10 @@ class ProcessGroup:
 
     def refuse(self, rank: int) -> None:
         self._ask(rank, "refuse")
+
+    def _sent(self) -> dict[int, Any]:
+        answers = self._all("sent", {r: () for r in range(len(self.members)) if self.network.running(r)})
+        return {r: answer for r, answer in answers.items() if not isinstance(answer, Exception)}
 
     # ------------------------------------------------------------ the end
 

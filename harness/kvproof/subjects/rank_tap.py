@@ -24,24 +24,36 @@ class RankTap:
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
-        self.messages = self.bytes = self.events = 0
+        self.messages = self.events = 0
         self._faults: dict[int, Mapping[str, Any]] = {}
         self._end: Mapping[str, Any] | None = None
         self._behind: dict[int, list[bytes]] = {}
         self._lock = threading.Lock()
+        self._letters: list[tuple[int, bytes]] = []
+        self._sent = [0, 0]
+        """Messages and bytes."""
 
     def arm(self, faults: Mapping[int, Mapping[str, Any]], end: Mapping[str, Any] | None) -> None:
         """An operation begins. faults: by number of the message, of those that this rank sends."""
         with self._lock:
-            self.messages = self.bytes = self.events = 0
+            self.messages = self.events = 0
             self._faults, self._end, self._behind = dict(faults), end, {}
+
+    def sent(self) -> tuple[int, int, list[tuple[int, bytes]]]:
+        """Messages and bytes since the last time; (target, data) of those neither lost nor noise."""
+        with self._lock:
+            messages, size = self._sent
+            letters, self._letters, self._sent = self._letters, [], [0, 0]
+            return messages, size, letters
 
     def outgoing(self, target: int, data: bytes) -> Sequence[tuple[float, bytes]]:
         with self._lock:
             fault = self._faults.get(self.messages, {})
             self.messages += 1
-            self.bytes += len(data)
+            self._sent = [self._sent[0] + 1, self._sent[1] + len(data)]
             kind = fault.get("kind")
+            if kind not in ("drop", "noise"):
+                self._letters.append((target, bytes(data)))
             if kind == "drop":
                 return []
             if kind == "behind":
@@ -49,7 +61,7 @@ class RankTap:
                 return []
             if kind == "delay":
                 return [((fault["ticks"] - 0.5) * self.pause, data)]
-            sent = [damaged(data, fault) if kind == "damage" else data]
+            sent = [damaged(data, fault) if kind in ("damage", "noise") else data]
             sent += [data] if kind == "repeat" else []
             return [(0.0, d) for d in [*sent, *self._behind.pop(target, [])]]
 

@@ -65,9 +65,9 @@ class RankWorker:
     def arm(self, faults: dict[int, Any], end: dict[str, Any] | None) -> None:
         self.tap.arm(faults, end)
 
-    def sent(self) -> tuple[int, int]:
-        """Messages and bytes since `arm`."""
-        return self.tap.messages, self.tap.bytes
+    def sent(self) -> tuple[int, int, list[tuple[int, bytes]]]:
+        """What the tap saw since the last time."""
+        return self.tap.sent()
 
     def step(self, operations: list[Any]) -> list[Any]:
         return list(self.process.step(operations))

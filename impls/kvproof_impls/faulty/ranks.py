@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import shake_128
 from typing import Any
 
-from kvproof.contract import RankLost, Refused
+from kvproof.contract import Network, RankLost, Refused
 from kvproof_impls.reference.decision import Change
 from kvproof_impls.reference.driver import Driver
 from kvproof_impls.reference.rank import Kind, Rank, pack, pack_size, unpack
@@ -276,3 +277,56 @@ class WholeTables(Group):
                 blocks = self.rank.replica.rows[seq].blocks + tuple(change.blocks)
                 plan.changes[-1] = change._replace(kept=0, blocks=blocks)
             return answer
+
+
+# ------------------------------------------------------------ TP-009
+
+
+class _Beside:
+    """What one rank tells another lies in memory that both see.
+
+    covers: what is sent over the network instead, by number and bytes of a message; None: nothing.
+    """
+
+    def __init__(self, network: Network, covers: Callable[[int, bytes], bytes | None]) -> None:
+        self.network, self.covers = network, covers
+        self.running, self.wait = network.running, network.wait
+        self.count = 0
+        self.last: dict[tuple[int, int], bytes] = {}
+        self.unseen: dict[int, list[tuple[int, bytes]]] = {}
+
+    def send(self, source: int, target: int, data: bytes) -> None:
+        self.count += 1
+        self.last[source, target] = data
+        cover = self.covers(self.count, data)
+        if cover is None:
+            self.unseen.setdefault(target, []).append((source, data))
+        else:
+            self.network.send(source, target, cover)
+
+    def receive(self, rank: int) -> tuple[int, bytes] | None:
+        if self.unseen.get(rank):
+            return self.unseen[rank].pop(0)
+        came = self.network.receive(rank)
+        return None if came is None else (came[0], self.last[came[0], rank])
+
+
+SHORTCUT = "KKKZOZ/nano-vllm: steps go through the shared memory of one machine, unanswered"
+
+
+@fault("KVP-TP-009", "ranks share their memory, and nothing is sent", model=SHORTCUT)
+def nothing_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
+    return Group(pools, block_size, _Beside(network, lambda number, data: None))
+
+
+@fault("KVP-TP-009", "a message says only that there is something in shared memory", model=SHORTCUT)
+def constant_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
+    return Group(pools, block_size, _Beside(network, lambda number, data: b"look"))
+
+
+@fault("KVP-TP-009", "a message has the length of the decision in it, not the decision", model=SHORTCUT)
+def filling_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
+    def covers(number: int, data: bytes) -> bytes:
+        return shake_128(b"%d" % number).digest(len(data))
+
+    return Group(pools, block_size, _Beside(network, covers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ def cases() -> Iterator[Case]:
     yield from _deaths()
     yield from _hits()
     yield from _bytes()
+    yield from _told()
 
 
 def _capacity() -> Iterator[Case]:
@@ -172,3 +174,16 @@ def _bytes() -> Iterator[Case]:
     h = Ranks().step(*(add(s, 5) for s in seqs)).step(*decode(*seqs)).step(*decode(*seqs), tables="short")
     h.step(*(("append", s, [1] * 256) for s in seqs)).step(*decode(*seqs)).step(*decode(*seqs)).step(*decode(*seqs), tables="long")
     yield h.ranks("tp/bytes", "TP-008", (600, 600), 4, note="The same decode step with tables of 2 blocks and of 67.")
+
+
+def _told() -> Iterator[Case]:
+    draw, seqs = random.Random(9), range(150)
+    h = Ranks().step(add(0, 5)).step(*decode(0)).step(add(1, 3)).step(("free", 0), *decode(1))
+    for world in (2, 4):
+        yield h.ranks(f"tp/heard-{world}", "TP-009", (9,) * world, 4, note="Steps without a fault: every rank hears of each, and the driver of every rank.")
+    h = Ranks().step(add(0, 5)).step(*decode(0)).step(*decode(0), faults=[message(n, "noise") for n in range(100)])
+    h.form().form().step(*decode(0)).step(add(1, 3))
+    yield h.ranks("tp/noise", "TP-009", (20, 20, 20), 4, note="Noise comes in place of each message: nobody but the driver can know the step.")
+    h = Ranks().step(*(("add", s, [1] * draw.randint(1, 64)) for s in seqs), drawn=64)
+    h.step(*(("append", s, [1] * draw.randint(1, 64)) for s in seqs), drawn=64)
+    yield h.ranks("tp/told", "TP-009", (20_000, 20_000), 1, note="Counts drawn from 64 each: what a rank is told takes 6 bits a sequence at least, however it is coded.")
