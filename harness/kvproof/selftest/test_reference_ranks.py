@@ -9,7 +9,7 @@ import pytest
 
 from kvproof.contract import BadInput, UnknownSequence
 from kvproof.subjects.network import SimulatedNetwork
-from kvproof_impls.reference.decision import Change, Decision, decode, encode
+from kvproof_impls.reference.decision import MANY, Change, Decision, decode, encode
 from kvproof_impls.reference.rank import Kind, Rank, pack, pack_size, unpack
 from kvproof_impls.reference.ranks import Group
 from kvproof_impls.reference.replica import Replica
@@ -65,6 +65,32 @@ def test_bytes_that_are_cut_or_longer_are_refused() -> None:
         decode(tokens + b"\0", tables, replica)
     with pytest.raises(BadInput):
         decode(tokens, tables + b"\0", replica)
+
+
+@pytest.mark.parametrize("count", [MANY - 1, MANY, 3000])
+@pytest.mark.parametrize("widest", [7, 56, 60])
+def test_numbers_of_every_width_come_back(count: int, widest: int) -> None:
+    draw = random.Random(count)
+    tokens = [draw.randrange(2 ** draw.randint(1, widest)) for _ in range(count)]
+    decision = Decision((Change(5, 0, tokens, 0, draw.sample(range(10**6), -(-count // 4))),))
+    parts = encode(decision, replica_of([1], 9))
+    assert decode(*parts, replica_of([1], 9)) == decision
+
+
+@pytest.mark.parametrize("widest", [7, 28, 60])
+def test_a_long_step_that_is_cut_or_longer_is_refused(widest: int) -> None:
+    replica = replica_of([3] * MANY, 100)
+    steps = [replica.batch, (0,)]
+    for seqs in steps:
+        count = 1 if len(seqs) > 1 else MANY
+        changes = (Change(seq, 3, [2**widest - 1] * count, 1, [50] * (count // 16)) for seq in seqs)
+        tokens, tables = encode(Decision(tuple(changes)), replica)
+        assert tokens[0] == (len(seqs) > 1), "a step of the same batch, and another one"
+        for cut in (1, 2, len(tokens) // 2, len(tokens) - 1):
+            with pytest.raises(BadInput):
+                decode(tokens[:cut], tables, replica)
+        with pytest.raises(BadInput):
+            decode(tokens + b"\0", tables, replica)
 
 
 @pytest.mark.parametrize("world", [2, 4, 64])
