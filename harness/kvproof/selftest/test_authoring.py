@@ -15,7 +15,12 @@ from click.testing import CliRunner, Result
 from kvproof import authoring
 from kvproof.cli import main
 from kvproof.conformance.look import FACTORIES
+from kvproof.histories.directed import cases
+from kvproof.histories.rank_faults import rank_faults
+from kvproof.records import Verdict
 from kvproof.report.results import read
+from kvproof.selftest.inprocess import InProcess
+from kvproof.selftest.kill_matrix import session_of
 from kvproof.spec import find as find_specs
 
 BLANK = re.compile(r"\bblank\((?:\"[^\"]*\")\)")
@@ -44,15 +49,13 @@ FILLED = {
         "gather().decode(q, k_cache, v_cache, block_table, seq_lens, scale)",
     ),
     "ranks": (
-        "from kvproof_impls.reference.adapter import make_ranks as reference",
-        "reference(pools, block_size, network)",
-        "self.group.step(operations)",
-        "self.group.form()",
-        "self.group.table(rank, seq)",
-        "self.group.digest(rank)",
-        "self.group.epoch(rank)",
-        "self.group.free_blocks(rank)",
-        "self.group.lost(rank)",
+        "from kvproof_impls.reference.adapter import make_uncached as uncached",
+        "uncached(capacity, self.block_size)",
+        "self.manager.free(seq)",
+        "self.manager.append(seq, given[0])",
+        "self.manager.add(seq, self.tokens[seq])",
+        "self.manager.table(seq)",
+        "self.manager.free_blocks()",
     ),
 }
 
@@ -105,6 +108,18 @@ def test_a_filled_skeleton_passes_and_its_toml_files_are_read(
     unknown = run("conformance", "--impl", "mine/adapter.py")
     assert unknown.exit_code == 2
     assert "no requirement 'KVP-NONE-001'" in unknown.output
+
+
+def test_filled_ranks_survive_every_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the skeleton brings is the protocol: whoever fills in a block manager has it right."""
+    test_a_skeleton_is_sane_once_its_blanks_are_filled("ranks", tmp_path, monkeypatch)
+    session = session_of(InProcess("mine/adapter.py:make_ranks"), "ranks")
+    for case in [c for c in cases() if c.pools] + [rank_faults(seed, ()) for seed in range(100)]:
+        session.check(case)
+    assert {r.verdict for r in session.results} == {Verdict.PASS, Verdict.UNSUPPORTED}
+    unserved = {r.requirement for r in session.results if r.verdict is Verdict.UNSUPPORTED}
+    assert "KVP-TP-009" not in unserved
+    assert sum(r.verdict is Verdict.PASS for r in session.results) > 90
 
 
 def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
