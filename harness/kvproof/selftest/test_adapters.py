@@ -43,6 +43,37 @@ def test_smoke_sees_by_the_factory_what_it_makes(arguments: tuple[str, ...]) -> 
     assert (status, said.splitlines()[-1]) == (0, f"{arguments[0]}: the adapter is sane")
 
 
+SEVERAL = """
+from kvproof_impls.plain.manager import PlainManager
+
+def helper(a, b): ...
+def make_scheduler(num_blocks, block_size, max_seqs, max_tokens): ...
+def make_rank_process(rank, world, num_blocks, block_size, rendezvous, *, timeout, tap): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SEVERAL, "name one that it has: :make_scheduler (scheduler), :make_rank_process (ranks)"),
+        ("class A:\n def __init__(self, pools, block_size, network): ...\nmake_ranks = A",
+         "name the one that it has: :make_ranks (ranks)\n"),
+        ("class A:\n def __init__(self, num_blocks, block_size): ...", "that it has: :A (manager)"),
+        ("def make_it(): ...", "that it has: :make_it (kernel)"),
+        ("def helper(): ...", "callables there: :helper"),
+        ("", "callables there: none"),
+    ],
+)  # fmt: skip
+def test_a_file_without_make_is_told_which_factory_it_has(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    status, said = kvproof("smoke", str(path))
+    assert (status, "has no factory 'make'" in said) == (2, True), said
+    assert words in said
+    assert "PlainManager" not in said
+    assert ("; other callables there: :helper" in said) == (text == SEVERAL)
+
+
 def misspelt(num_blocks: int, block_size: int) -> Manager:
     manager = Manager(num_blocks, block_size)
     manager.policy = {"evicts": "lru"}  # type: ignore[typeddict-unknown-key]

@@ -94,10 +94,10 @@ class Implementation:
             ) from error
         made = getattr(module, self.factory_name, None)
         if not callable(made):
-            public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+            from kvproof.subjects.making import offered
+
             raise SubjectError(
-                f"{self.spec}: {self.module} has no factory {self.factory_name!r}; "
-                f"callables there: {', '.join(public) or 'none'}"
+                f"{self.spec}: {self.module} has no factory {self.factory_name!r}; {offered(module)}"
             )
         return made  # type: ignore[no-any-return]
 
