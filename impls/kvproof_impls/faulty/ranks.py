@@ -285,10 +285,10 @@ class WholeTables(Group):
 class _Beside:
     """What one rank tells another lies in memory that both see.
 
-    covers: what is sent over the network instead, by number and bytes of a message; None: nothing.
+    covers: what is sent over the network instead, by source, number and bytes of a message; None: nothing.
     """
 
-    def __init__(self, network: Network, covers: Callable[[int, bytes], bytes | None]) -> None:
+    def __init__(self, network: Network, covers: Callable[[int, int, bytes], bytes | None]) -> None:
         self.network, self.covers = network, covers
         self.running, self.wait = network.running, network.wait
         self.count = 0
@@ -298,7 +298,7 @@ class _Beside:
     def send(self, source: int, target: int, data: bytes) -> None:
         self.count += 1
         self.last[source, target] = data
-        cover = self.covers(self.count, data)
+        cover = self.covers(source, self.count, data)
         if cover is None:
             self.unseen.setdefault(target, []).append((source, data))
         else:
@@ -316,17 +316,22 @@ SHORTCUT = "KKKZOZ/nano-vllm: steps go through the shared memory of one machine,
 
 @fault("KVP-TP-009", "ranks share their memory, and nothing is sent", model=SHORTCUT)
 def nothing_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
-    return Group(pools, block_size, _Beside(network, lambda number, data: None))
+    return Group(pools, block_size, _Beside(network, lambda *_: None))
 
 
 @fault("KVP-TP-009", "a message says only that there is something in shared memory", model=SHORTCUT)
 def constant_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
-    return Group(pools, block_size, _Beside(network, lambda number, data: b"look"))
+    return Group(pools, block_size, _Beside(network, lambda *_: b"look"))
 
 
 @fault("KVP-TP-009", "a message has the length of the decision in it, not the decision", model=SHORTCUT)
 def filling_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
-    def covers(number: int, data: bytes) -> bytes:
+    def covers(source: int, number: int, data: bytes) -> bytes:
         return shake_128(b"%d" % number).digest(len(data))
 
     return Group(pools, block_size, _Beside(network, covers))
+
+
+@fault("KVP-TP-009", "the driver looks into the memory of the others for their answers", model=SHORTCUT)
+def answers_not_sent(pools: Sequence[int], block_size: int, network: Network) -> Group:
+    return Group(pools, block_size, _Beside(network, lambda source, _, data: data if source == 0 else None))
