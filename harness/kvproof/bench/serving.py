@@ -248,22 +248,27 @@ class _Run:
                 raise Wrong(f"request {rid} is planned and has ended or never came")
             now.append((one, low, copy(table)))
         self._preempted(self.scheduler.preempted())
+        again = self.stale or any(one.computed > 0 and not one.blocks for one, _low, _table in now)
         if self.stale:
             self._read_again(now)
-            self._fits(
-                len({int(b) for _one, _low, table in now for b in table}), self.scheduler.free_blocks()
-            )
+            seen = {int(b) for _one, _low, table in now for b in table}
+            self._fits(len(seen), self.scheduler.free_blocks())
         try:
             self._grow(now)
         except Wrong:
+            again = True
             self._read_again(now)
+            self._forget({one.rid for one, _low, _table in now})
             self._grow(now)
+        if again:
+            self._places(now)
 
     def _grow(self, now: Sequence[tuple[Open, int, Any]]) -> None:
         for one, low, table in now:
             if len(table) != len(one.blocks):
                 blocks = [int(b) for b in table[len(one.blocks) :]]
-                self.holdings.take(blocks, -(-low // self.size) if one.computed < 0 else 0)
+                done = -(-low // self.size) if one.computed < 0 else one.computed // self.size
+                self.holdings.take(blocks, max(0, done - len(one.blocks)))
                 one.blocks += blocks
 
     def _read_again(self, now: Sequence[tuple[Open, int, Any]]) -> None:
@@ -276,12 +281,26 @@ class _Run:
             blocks = [int(b) for b in table[: len(one.blocks)]]
             for place, (old, new) in enumerate(zip(one.blocks, blocks, strict=False)):
                 if old != new and (place + 1) * self.size > one.computed:
-                    raise Wrong(
-                        f"entry {place} of request {one.rid} changes and is not a computed full block"
-                    )
+                    raise Wrong(f"entry {place} of request {one.rid} changes, and its block is not computed")
             self.holdings.drop(one.blocks)
             self.holdings.take(blocks, len(blocks))
             one.blocks = blocks
+
+    def _forget(self, planned: set[int]) -> None:
+        """Who runs and is not in this plan may have another table by now: it is read when it is planned."""
+        for one in self.open.values():
+            if one.rid not in planned and one.computed > 0:
+                self.holdings.drop(one.blocks)
+                one.blocks.clear()
+
+    def _places(self, now: Sequence[tuple[Open, int, Any]]) -> None:
+        """A block that several tables have is the same entry of each: it holds one history."""
+        places: dict[int, tuple[int, int]] = {}
+        for one, _low, _table in now:
+            for place, block in enumerate(one.blocks):
+                rid, other = places.setdefault(block, (one.rid, place))
+                if other != place:
+                    raise Wrong(f"block {block} is entry {place} of request {one.rid} and {other} of {rid}")
 
     def _fits(self, blocks: int, free: int) -> None:
         if blocks > self.whole - free:
