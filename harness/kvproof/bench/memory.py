@@ -31,7 +31,7 @@ CHILDREN = 3
 and tracing makes a pool of objects slower to make: that has a process of its own."""
 SLOW_S = 5.0
 """No further process once those before it took so long: what some import takes longer than the pool."""
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def footprint(subject: Subject, blocks: int, caching: bool) -> Footprint:
 
     Raises:
         Unsupported: there is no such factory, or none that another process can open.
-        Wrong: a child failed or gave no answer in 60 s.
+        Wrong: a child failed or gave no answer in 180 s.
     """
     subject.factory(caching)
     if subject.timed is not None:
