@@ -8,7 +8,7 @@ from typing import Any
 from kvproof.bench.clock import calibrate
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
-from kvproof.bench.memory import CHILDREN, footprint
+from kvproof.bench.memory import footprint
 from kvproof.bench.replay import Replayed, replay, waste
 from kvproof.bench.served import SERIES, Cost, Served
 from kvproof.bench.serving import serve
@@ -36,7 +36,7 @@ def measure_memory(subjects: Sequence[Subject], point: Point, emit: Emit) -> Non
                 "create_ms": found.create_ms,
             }
             quartiles = (found.metadata,) * 3  # counted, not timed: the same in every process
-            emit(_sample(s.name, point, "bytes/block", quartiles, CHILDREN, counters))
+            emit(_sample(s.name, point, "bytes/block", quartiles, found.children, counters))
 
 
 def measure_replay(

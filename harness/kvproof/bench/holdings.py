@@ -25,14 +25,17 @@ class Holdings:
         """A request gets these blocks; the first `shared` of them it may have found in the cache.
 
         Raises:
-            Wrong: one of the others is in a table already.
+            Wrong: one of the others is in a table already. Nothing has changed then, if it is another's.
         """
         holders = self._holders
+        for block in blocks[shared:]:
+            if block in holders:
+                raise Wrong(f"block {block} is handed out while another request holds it")
         for place, block in enumerate(blocks):
             count = holders.get(block, 0)
             if count:
                 if place >= shared:
-                    raise Wrong(f"block {block} is handed out while another request holds it")
+                    raise Wrong(f"block {block} is twice in a table")
                 self.repeats += 1
             holders[block] = count + 1
 

@@ -169,9 +169,9 @@ def run(
 
 
 def _profiles(subjects: Sequence[Subject], kernels: Sequence[KernelSubject]) -> list[str]:
-    """What these implementations are measured by."""
+    """What these implementations are measured by; ranks, if more than those of the first are there."""
     single = any(s.make or s.make_scheduler for s in subjects)
-    ranks = any(s.make_ranks for s in subjects)
+    ranks = any(s.make_ranks for s in subjects[1:] or subjects)
     there = {"manager": single, "scheduler": single, "ranks": ranks, "kernel": bool(kernels)}
     return [p for p in FILES if there[p]]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,7 @@ class _Run:
         self.size, self.cost, self.max_seqs, self.max_tokens = subject.block_size, cost, max_seqs, max_tokens
         names = frozenset(self.scheduler.capabilities)
         self.partial, self.copies = "partial" in names, "copies" in names
+        self.stale = False  # what is known of the tables holds more blocks than there can be
         self.rejects, self.outputs = "rejected" in names, "output" in names
         self.whole = self.scheduler.free_blocks()
         self.requests = trace.requests
@@ -239,18 +241,70 @@ class _Run:
 
     def _tables(self, rows: Sequence[Any]) -> None:
         """Read what is new in the tables, which are right until the next call, then who was preempted."""
-        new: list[tuple[Open, int, list[int]]] = []
+        now: list[tuple[Open, int, Any]] = []
         for rid, low, _high, table in rows:
             one = self.open.get(rid)
             if one is None:
                 raise Wrong(f"request {rid} is planned and has ended or never came")
-            if len(table) != len(one.blocks):
-                new.append((one, low, [int(b) for b in table[len(one.blocks) :]]))
+            now.append((one, low, copy(table)))
         self._preempted(self.scheduler.preempted())
-        for one, low, blocks in new:
-            shared = -(-low // self.size) if one.computed < 0 else 0
-            self.holdings.take(blocks, shared)
-            one.blocks += blocks
+        again = self.stale or any(one.computed > 0 and not one.blocks for one, _low, _table in now)
+        if self.stale:
+            self._read_again(now)
+            seen = {int(b) for _one, _low, table in now for b in table}
+            self._fits(len(seen), self.scheduler.free_blocks())
+        try:
+            self._grow(now)
+        except Wrong:
+            again = True
+            self._read_again(now)
+            self._forget({one.rid for one, _low, _table in now})
+            self._grow(now)
+        if again:
+            self._places(now)
+
+    def _grow(self, now: Sequence[tuple[Open, int, Any]]) -> None:
+        for one, low, table in now:
+            if len(table) != len(one.blocks):
+                blocks = [int(b) for b in table[len(one.blocks) :]]
+                done = -(-low // self.size) if one.computed < 0 else one.computed // self.size
+                self.holdings.take(blocks, max(0, done - len(one.blocks)))
+                one.blocks += blocks
+
+    def _read_again(self, now: Sequence[tuple[Open, int, Any]]) -> None:
+        """Take tables as they are: full blocks of equal contents, computed apart, may have become one since.
+
+        That is looked for only where blocks do not add up, since it takes comparing whole tables.
+        """
+        self.stale = False
+        for one, _low, table in now:
+            blocks = [int(b) for b in table[: len(one.blocks)]]
+            for place, (old, new) in enumerate(zip(one.blocks, blocks, strict=False)):
+                if old != new and (place + 1) * self.size > one.computed:
+                    raise Wrong(f"entry {place} of request {one.rid} changes, and its block is not computed")
+            self.holdings.drop(one.blocks)
+            self.holdings.take(blocks, len(blocks))
+            one.blocks = blocks
+
+    def _forget(self, planned: set[int]) -> None:
+        """Who runs and is not in this plan may have another table by now: it is read when it is planned."""
+        for one in self.open.values():
+            if one.rid not in planned and one.computed > 0:
+                self.holdings.drop(one.blocks)
+                one.blocks.clear()
+
+    def _places(self, now: Sequence[tuple[Open, int, Any]]) -> None:
+        """A block that several tables have is the same entry of each: it holds one history."""
+        places: dict[int, tuple[int, int]] = {}
+        for one, _low, _table in now:
+            for place, block in enumerate(one.blocks):
+                rid, other = places.setdefault(block, (one.rid, place))
+                if other != place:
+                    raise Wrong(f"block {block} is entry {place} of request {one.rid} and {other} of {rid}")
+
+    def _fits(self, blocks: int, free: int) -> None:
+        if blocks > self.whole - free:
+            raise Wrong(f"{blocks} blocks are in tables, free_blocks() leaves {self.whole - free} for them")
 
     def _compute(self, rows: Sequence[Any], firsts: list[Open], ended: list[Open]) -> list[int]:
         """Check the rows, move the clock, and give what they sample; notes first tokens and ends."""
@@ -297,8 +351,7 @@ class _Run:
         """Waste and the other things that change over time, after a step that `running` requests were in."""
         served, free = self.served, self.scheduler.free_blocks()
         held = self.whole - free
-        if len(self.holdings) > held:
-            raise Wrong(f"{len(self.holdings)} blocks are in tables, free_blocks() leaves {held} for them")
+        self.stale = len(self.holdings) > held  # judged when the next plan shows the tables again
         slots = held * self.size
         waste = 1 - (self.live - self.holdings.repeats * self.size) / slots if slots else 0.0
         if slots:

@@ -72,14 +72,11 @@ def _wrong_hit(
     expected = sequence.fingerprints[position]
     if isinstance(block, int) and expected in step.model.ever.get((block, offset), set()):
         yield "EVICT-002"  # it was there once and has been overwritten
+        if _matches_later(step, sequence, position):
+            yield "PREFIX-003"
         return
     if got is None or not _same_place(step, got, position):
-        later = range(position + 1, len(sequence.fingerprints))
-        reads = step.seen.reads.get(step.op.seq, ())
-        right = any(
-            p < len(reads) and step.model.print_of(reads[p]) == sequence.fingerprints[p] for p in later
-        )
-        if right:
+        if _matches_later(step, sequence, position):
             yield "PREFIX-003"  # a hole in front of a block that does match
             return
         if got is None:
@@ -88,6 +85,14 @@ def _wrong_hit(
                 yield "PREFIX-013"
             return
     yield from _foreign(step, sequence, position, got)
+
+
+def _matches_later(step: Step, sequence: Sequence, position: int) -> bool:
+    """A full block behind this position holds its own history, whether the hit counts it or not."""
+    size, table = step.facts.block_size, step.seen.tables.get(step.op.seq, ())
+    full = range(position // size + 1, min(len(table), (len(sequence.fingerprints) - 1) // size))
+    ends = [(table[i], sequence.fingerprints[(i + 1) * size - 1]) for i in full]
+    return any(step.model.last.get((block, size - 1)) == end for block, end in ends)
 
 
 def _same_place(step: Step, got: int, position: int) -> bool:

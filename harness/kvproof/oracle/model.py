@@ -72,6 +72,8 @@ class Model:
         """Serial of a write -> the history it stands for."""
         self.ever: dict[tuple[int, int], set[int]] = {}
         """(block, offset) -> every history that was ever written there."""
+        self.last: dict[tuple[int, int], int] = {}
+        """(block, offset) -> the history written there last; copies are not followed."""
         self.may_hit: set[int] = set()
         """Histories, at block ends, whose blocks may be matched."""
         self.must_hit: set[int] = set()
@@ -120,6 +122,7 @@ class Model:
             if sequence is not None and position < sequence.length:
                 self.written[serial] = sequence.fingerprints[position]
                 self.ever.setdefault((block, offset), set()).add(sequence.fingerprints[position])
+                self.last[block, offset] = sequence.fingerprints[position]
 
     def _add(self, op: Operation, seen: Observation) -> None:
         tokens = list(op.tokens or ())

@@ -271,9 +271,40 @@ class Lends(Wrapped):
         return 10_000
 
 
+class Merges(Wrapped):
+    """Once they are computed, equal full blocks of two requests become one."""
+
+    blocks, merged = 31, 0
+
+    def plan(self) -> list[Any]:
+        rows = [(rid, low, high, list(table)) for rid, low, high, table in self.inner.plan()]
+        if self.merged:
+            rows[1][3][: self.merged] = rows[0][3][: self.merged]
+        return rows
+
+    def feed(self, tokens: Sequence[int]) -> list[int]:
+        finished: list[int] = self.inner.feed(tokens)
+        self.merged = 0 if finished else self.blocks
+        return finished
+
+    def free_blocks(self) -> int:
+        free: int = self.inner.free_blocks()
+        return free + self.merged
+
+
+class MergesTails(Merges):
+    """The block that both write to next as well."""
+
+    blocks = 32
+
+
 class Dies(Wrapped):
     def feed(self, tokens: Sequence[int]) -> list[int]:
         raise RuntimeError("out of memory")
+
+
+EQUAL = Trace("equal", (request(0.0, 500, 5, 0), request(0.0, 500, 5, 0)))
+"""Two at once, so that neither finds the other's blocks; 31 of 32 are full."""
 
 
 @pytest.mark.parametrize(
@@ -289,7 +320,8 @@ class Dies(Wrapped):
         (Idles, {}, "nothing is planned, and 3 requests are left"),
         (Garbles, {}, r"output\(0\) is not the 3 tokens"),
         (Hides, {"trace": small(60), "blocks": 128, "tokens": 512}, "request|block"),
-        (Lends, {}, "32 blocks are in tables, free_blocks.. leaves 0 for them"),
+        (Lends, {}, "33 blocks are in tables, free_blocks.. leaves 0 for them"),
+        (MergesTails, {"trace": EQUAL}, "step 1: entry 31 of request 1 changes, and its block is not"),
         (Dies, {}, "step 0: RuntimeError: out of memory"),
     ],
 )
@@ -297,6 +329,11 @@ def test_a_faulty_scheduler_is_invalid(scheduler: type[Wrapped], options: dict[s
     found = served(subject(scheduler), **options)
     assert found.invalid.startswith("step ")
     assert re.search(named, found.invalid), found.invalid
+
+
+def test_equal_blocks_may_become_one() -> None:
+    found = served(subject(Merges), EQUAL)
+    assert (found.invalid, found.finished, found.hit_tokens) == ("", 2, 0)
 
 
 # ---------------------------------------------------------------- cells and a whole run

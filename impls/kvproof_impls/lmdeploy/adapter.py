@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from lmdeploy.pytorch.config import CacheConfig, SchedulerConfig
 from lmdeploy.pytorch.messages import SamplingParam, SequenceMeta, UpdateTokenMode
@@ -30,15 +32,14 @@ def engine(num_blocks: int, block_size: int, caching: bool, max_seqs: int = LONG
     return Scheduler(settings, cache, seq_meta=SequenceMeta(block_size, strategy=ARSequenceStrategy()))
 
 
-def free_blocks(engine) -> int:
-    """Free ones, and those that only its trie holds."""
-    count, nodes = engine.block_manager.get_num_free_gpu_blocks(), list(engine.block_trie._roots.values())
-    counts = engine.block_manager.allocator._log_mem.ref_count
-    while nodes:
-        node = nodes.pop()
-        count += node.block_id >= 0 and counts[node.block_id] == 1
-        nodes.extend(node.children.values())
-    return int(count)
+def free_blocks(engine, raw=()) -> int:
+    """Free ones, and those that only its trie holds: their one owner is no request and not `raw`."""
+    alone = engine.block_manager.allocator._log_mem.ref_count == 1
+    for session in engine.sessions.values():
+        for request in session.sequences.values():
+            alone[request.logical_blocks.get_real_blocks()] = False
+    alone[list(raw)] = False
+    return engine.block_manager.get_num_free_gpu_blocks() + int(np.count_nonzero(alone))
 
 
 class Manager:
@@ -53,6 +54,7 @@ class Manager:
         self.engine, self.block_size = engine(num_blocks, block_size, self.caching), block_size
         self.blocks, self.trie = self.engine.block_manager, self.engine.block_trie
         self.live, self.raw, self.serial = {}, {}, 0
+        self.held = Counter()  # references to raw blocks, by their names
 
     def add(self, seq, tokens):
         require_new(seq, self.live)
@@ -90,7 +92,7 @@ class Manager:
         return self.blocks.get_block_table(self.live[seq]).tolist()
 
     def free_blocks(self):
-        return free_blocks(self.engine)
+        return free_blocks(self.engine, [self.raw[b] for b, count in self.held.items() if count > 0])
 
     def alloc(self):
         try:
@@ -98,17 +100,19 @@ class Manager:
         except MemoryError as error:
             raise OutOfBlocks(str(error)) from error
         (name,) = self.blocks.allocator.get_physical_blocks(block).tolist()
-        self.raw[name] = block[0]  # its references are by logical ids
+        self.raw[name], self.held[name] = block[0], 1  # its references are by logical ids
         return name
 
     def retain(self, block):
         self.blocks.allocator.add_ref_count(np.array([self.raw[block]]), 1)
+        self.held[block] += 1
 
     def release(self, block):
         self.release_many([block])
 
     def release_many(self, blocks):
         self.blocks.allocator.free(np.array([self.raw[b] for b in blocks]))
+        self.held.subtract(blocks)
 
 
 class Uncached(Manager):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from types import ModuleType, SimpleNamespace
 
 import torch
@@ -69,7 +70,7 @@ theirs.torch = Unpinned("torch")
 
 
 class Manager:
-    capabilities = frozenset({"prefix"})
+    capabilities = frozenset({"prefix", "blocks"})
     guard = "tokens"
     publish = "free"  # prompts after they are computed, the rest when a request ends
     policy = {"evict": "other"}  # noqa: RUF012
@@ -82,7 +83,7 @@ class Manager:
         width = min(num_blocks * block_size, WIDTH) + block_size
         pages = torch.zeros((rows, width), dtype=torch.int32)
         self.manager = theirs.CacheManager(num_blocks, block_size, pages, "radix")
-        self.rows, self.live = list(range(rows)), {}
+        self.rows, self.live, self.taken = list(range(rows)), {}, Counter()
 
     def add(self, seq, tokens):
         require_new(seq, self.live)
@@ -131,6 +132,22 @@ class Manager:
 
     def free_blocks(self):
         return self.manager.available_size // self.size
+
+    def alloc(self):
+        if self.manager.available_size < self.size:
+            raise OutOfBlocks("no page is free")
+        return int(self.manager._allocate(1)[0]) // self.size
+
+    def retain(self, block):  # its pages have no counts: this one is the adapter's
+        if block * self.size in self.manager.free_slots:
+            raise BadInput(f"page {block} is free")
+        self.taken[block] += 1
+
+    def release(self, block):
+        if self.taken[block]:
+            self.taken[block] -= 1
+        else:
+            self.manager._free(torch.arange(block * self.size, (block + 1) * self.size, dtype=torch.int32))
 
 
 make = Manager

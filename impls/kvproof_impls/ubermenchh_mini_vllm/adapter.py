@@ -17,7 +17,7 @@ class UberManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         require_sizes(num_blocks, block_size)
         self.pool = BlockAllocator(num_blocks, block_size)
-        self.manager, self.lengths = BlockSpaceManager(self.pool), dict[int, int]()
+        self.manager, self.lengths, self.size = BlockSpaceManager(self.pool), dict[int, int](), block_size
 
     def can_add(self, seq: int, tokens: list[int]) -> bool:
         return self.manager.can_allocate_request(tokens)
@@ -25,18 +25,17 @@ class UberManager:
     def add(self, seq: int, tokens: list[int]) -> int:
         require_new(seq, self.lengths)
         require_tokens(tokens)
-        size = self.pool.block_size
-        keys = [hash(tuple(tokens[i : i + size])) for i in range(0, len(tokens) - size + 1, size)]
+        keys = map(hash, zip(*[iter(tokens)] * self.size, strict=False))  # of full blocks
         cached = len(list(itertools.takewhile(self.manager.cached_blocks.__contains__, keys)))
         try:
             self.manager.allocate_request(seq, tokens)
         except (ValueError, RuntimeError) as error:
             raise OutOfBlocks(str(error)) from None
         self.lengths[seq] = len(tokens)
-        return cached * size
+        return cached * self.size
 
     def can_append(self, seq: int, n: int = 1) -> bool:  # it has no such probe
-        return self.lengths[seq] % self.pool.block_size != 0 or self.pool.get_num_free_blocks() > 0
+        return self.lengths[seq] % self.size != 0 or self.pool.get_num_free_blocks() > 0
 
     def append(self, seq: int, tokens: list[int]) -> None:
         require_tokens(tokens)
@@ -56,8 +55,8 @@ class UberManager:
         return [block.block_num for block in self.manager.block_tables[seq]]
 
     def free_blocks(self) -> int:
-        owners = [block.ref_count for block in self.manager.cached_blocks.values()]
-        return self.pool.get_num_free_blocks() + owners.count(0)
+        idle = [b for b in self.manager.cached_blocks.values() if b.ref_count == 0]
+        return self.pool.get_num_free_blocks() + len(idle)
 
 
 make = UberManager

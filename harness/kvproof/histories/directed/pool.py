@@ -216,12 +216,14 @@ def _raw() -> Iterator[Case]:
         .case("free/retain-a-free-block", "FREE-003", 3, 2, stands_for=("POOL-001", "POOL-002"),
             note="a free block is brought back to life and handed out as well")
     )
-    yield (
-        History().op("alloc").op("alloc").op("release", blocks=[0])
-        .op("release", blocks=[0], args={"unknown": True}).op("alloc").op("alloc").reclaim()
-        .case("free/release-twice", ("FREE-001", "POOL-002"), 4, 2, stands_for=("POOL-001", "POOL-003"),
-            note="free twice, then allocate twice: one block with two owners")
-    )
+    for size in (2, 1):  # also for who has tokens and no blocks
+        yield (
+            History().op("alloc").op("alloc").op("release", blocks=[0])
+            .op("release", blocks=[0], args={"unknown": True}).op("alloc").op("alloc").reclaim()
+            .case("free/release-twice" + "-tokens" * (size == 1), ("FREE-001", "POOL-002"), 4, size,
+                stands_for=("POOL-001", "POOL-003"),
+                note="free twice, then allocate twice: one block with two owners")
+        )
     yield (
         History().add(0, tokens(4)).op("alloc").op("alloc").append(0, 9).op("release", blocks=[0, 1])
         .free(0).reclaim()

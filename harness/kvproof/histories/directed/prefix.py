@@ -103,6 +103,12 @@ def _contiguous() -> Iterator[Case]:
         .case("prefix/evicted-head", "PREFIX-003", 4, 2, needs=PREFIX,
             note="a miss at block 0, a hit at block 1 counted")
     )
+    yield (
+        History().add(0, a[:2]).free(0).add(1, a).free(1).add(2, tokens(3, 50)).free(2).add(3, [*a[:4], 90])
+        .free(3)
+        .case("prefix/head-freed-twice", "PREFIX-003", 3, 2, needs=PREFIX,
+            note="a head keeps the place in the queue that it got before its tail was computed")
+    )
     h = History().add(0, tokens(7)).free(0)
     for round_ in range(4):
         (
