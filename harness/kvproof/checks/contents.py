@@ -163,7 +163,7 @@ def _difference(step: Step, expected: int, got: int) -> str:
     said = f", which differs in {len(apart)} of {len(mine)} tokens, the first at {at}: {b}, not {a}"
     if isinstance(a, int) and isinstance(b, int) and (a ^ b).bit_count() <= MOST_BITS:
         bits = [str(bit) for bit in range((a ^ b).bit_length()) if (a ^ b) >> bit & 1]
-        said += f" (bit {', '.join(bits)})"
+        said += f" (bit{'s' * (len(bits) > 1)} {', '.join(bits)})"
     return said
 
 
