@@ -28,13 +28,7 @@ UNLISTED = frozenset(
             )
         ),
         *(f"meta/{name}" for name in RELATIONS),
-        *(
-            "prefix/keys-in-another-process",
-            "prefix/declared-guard",
-            "prefix/colliding/birthday",
-            "err/make-8-0",
-            "err/make-8--1",
-        ),
+        *("prefix/keys-in-another-process", "prefix/declared-guard", "err/make-8-0", "err/make-8--1"),
     }
 )
 """Names of the cases that are no single history."""

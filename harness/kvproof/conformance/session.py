@@ -35,8 +35,6 @@ RANDOM = {
     "kernel": "KVP-NUM-001",
 }
 """A random history that does not end counts against this: it aims at nothing in particular."""
-SLOW_POOL = 50_000
-"""Blocks; a history over more takes seconds, so few runs are spent on making it shorter."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
 MOST_DRAWN = 40
@@ -373,9 +371,8 @@ class Session:
         def shows(c: Case) -> bool:
             return self._seen(c, requirement)[1] is not None
 
-        slow = "processes" in self.gates or case.num_blocks > SLOW_POOL
         return (
-            shrink(case, shows, budget=20 if slow else 250)
+            shrink(case, shows, budget=20 if "processes" in self.gates else 250)
             if case.kernel is None
             else shrink_kernel(case, shows, budget=40)
         )

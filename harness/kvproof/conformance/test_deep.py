@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kvproof.conformance.citing import profile, requirement
+from kvproof.conformance.citing import profile
 from kvproof.conformance.plugin import require
 from kvproof.conformance.session import MOST_HANGS, RANDOM, Session
 from kvproof.histories.arrivals import arrivals
-from kvproof.histories.directed.weak_keys import birthday
 from kvproof.histories.seeded import seeded
 from kvproof.records import Case, Result, Verdict
 
@@ -34,12 +33,6 @@ def test_long(chunk: int, session: Session) -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_long_arrivals(chunk: int, session: Session) -> None:
     _long(chunk, session, lambda seed: arrivals(seed, session.gates, (OPERATIONS, OPERATIONS), POOL))
-
-
-@pytest.mark.deep
-@requirement("KVP-PREFIX-001", "KVP-PREFIX-016")
-def test_birthday(session: Session) -> None:
-    require(session.check(birthday()))
 
 
 @pytest.mark.deep

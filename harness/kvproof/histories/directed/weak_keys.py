@@ -94,19 +94,5 @@ def _late() -> Case:
     )  # fmt: skip
 
 
-def birthday() -> Case:
-    """131,072 different histories in 8 prompts, looked up once more: two of them collide in a key of 32 bits
-    with a probability of 0.86, two behind equal tokens with 0.63."""
-    draw = random.Random(7)
-    prompts = [[*draw.choices((5, 9), k=2**14), 1] for _ in range(8)]
-    h = History()
-    for seq, prompt in enumerate(prompts * 2):
-        h.add(seq, prompt).free(seq)
-    return h.case(
-        "prefix/colliding/birthday", ("PREFIX-001", "PREFIX-016"), 2**17 + 2**14 + 8, 1, needs=NEEDS,
-        note="32 bits of a key are relied on",
-    )  # fmt: skip
-
-
 def _case(h: History, name: str, blocks: int, note: str, aims: tuple[str, ...] = AIMS) -> Case:
     return h.case(f"prefix/{name}", aims, blocks, 2, needs=NEEDS, note=note)
