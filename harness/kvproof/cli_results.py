@@ -167,8 +167,8 @@ def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
         raise _unwritable(error, folder) from error
     for path in written:
         click.echo(path)
-    for line in left_out:
-        click.echo(f"left out: {line}")
+    if left_out:
+        click.echo(f"left out: {len(left_out)} forms; why: {folder / exports.LEFT_OUT}")
 
 
 @click.command()

@@ -8,6 +8,10 @@ from kvproof.checks.step import Step
 from kvproof.oracle.model import Sequence
 from kvproof.records import DROPPED, Finding
 
+GUARD = "PREFIX-016"
+MOST_BITS = 3
+"""Tokens that differ in so few bits are said to."""
+
 
 def read_back(step: Step) -> Iterator[Finding]:
     """The KV that a sequence reads is the KV of its whole history: PREFIX-*, EVICT-002, SHARE-*, SWAP-001."""
@@ -41,6 +45,8 @@ def _wrong(step: Step, seq: int, sequence: Sequence, position: int, got: int | N
     block = table[index] if index < len(table) else None
     want = f"position {position} of {seq} reads the KV of {_tail(step, sequence.fingerprints[position])}"
     found = "a slot that was never written" if got is None else f"the KV of {_tail(step, got)}"
+    if got is not None:
+        found += _difference(step, sequence.fingerprints[position], got)
     found += f" (block {block}, offset {offset})"
     names = list(_names(step, seq, sequence, position, got, block, offset))
     if step.has("data"):
@@ -84,7 +90,10 @@ def _wrong_hit(
             if expected in step.model.drafts:
                 yield "PREFIX-013"
             return
-    yield from _foreign(step, sequence, position, got)
+    names = list(_foreign(step, sequence, position, got))
+    yield from names
+    if f"KVP-{GUARD}" in step.case.aim and step.facts.guard is not None and names != ["PREFIX-007"]:
+        yield GUARD  # what it says it is sure of is not what it looks at
 
 
 def _matches_later(step: Step, sequence: Sequence, position: int) -> bool:
@@ -144,6 +153,23 @@ def _overwritten(
         yield "PREFIX-006"
     else:
         yield "SHARE-006" if step.seen.copies else "POOL-002"
+
+
+def _difference(step: Step, expected: int, got: int) -> str:
+    """Where two histories of equal length part, for people."""
+    mine, theirs = (step.model.prints.back(history)[1:] for history in (expected, got))
+    if len(mine) != len(theirs):
+        return ""
+    apart = [i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a[0] != b[0]]
+    if not apart:
+        return ""
+    at = apart[0]
+    a, b = mine[at][0], theirs[at][0]
+    said = f", which differs in {len(apart)} of {len(mine)} tokens, the first at {at}: {b}, not {a}"
+    if isinstance(a, int) and isinstance(b, int) and (a ^ b).bit_count() <= MOST_BITS:
+        bits = [str(bit) for bit in range((a ^ b).bit_length()) if (a ^ b) >> bit & 1]
+        said += f" (bit{'s' * (len(bits) > 1)} {', '.join(bits)})"
+    return said
 
 
 def _tail(step: Step, history: int) -> str:

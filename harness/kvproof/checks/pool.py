@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -95,7 +96,7 @@ def reclaim(step: Step) -> Iterator[Finding]:
     held = step.held(step.before)
     clash = sorted(set(table) & held)
     if len(set(table)) < min(asked, len(table)):
-        twice = sorted({b for b in table if table.count(b) > 1})
+        twice = sorted(b for b, n in Counter(table).items() if n > 1)
         yield step.finding("POOL-002", "distinct blocks", f"blocks {twice} twice in {table}")
     if clash:
         yield step.finding("POOL-002", "blocks that nobody holds", f"{clash} are held by live sequences")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from kvproof.checks.step import Step
@@ -78,7 +79,7 @@ def entries(step: Step) -> Iterator[Finding]:
     size = step.facts.block_size
     for seq, sequence, table in step.live():
         kept = [b for b in table if b >= 0]
-        twice = sorted({b for b in kept if kept.count(b) > 1})
+        twice = sorted(b for b, n in Counter(kept).items() if n > 1)
         if twice:
             yield step.finding(
                 "TABLE-002",

@@ -148,6 +148,7 @@ class Session:
             lazy=d["lazy"],
             policy=d["policy"],
             publish=d["publish"],
+            guard=d["guard"],
         )
 
     def scheduler_facts(self, case: Case) -> SchedulerFacts:

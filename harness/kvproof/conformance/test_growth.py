@@ -17,6 +17,8 @@ EMPTY_POOLS = (2**12, 2**14, 2**16, 2**18, 2**20)
 PROMPTS = (2**6, 2**8, 2**10)
 NO_MORE = 1.5
 """Times the cost of a hit that a miss may cost: equal, and some noise."""
+TRIES = 3
+"""What costs too much has to do so each time: a busy machine can make it seem so once."""
 WIDTHS = (2**8, 2**10, 2**12, 2**14)
 
 
@@ -36,13 +38,16 @@ def _grows(
             [session.record(case, requirement_id, Verdict.UNSUPPORTED, reason="needs " + ", ".join(lacking))]
         )
         return
-    try:
-        rounds = session.worker.growth(name, sizes)
-    except SubjectError as error:
-        require([session.record(case, requirement_id, Verdict.ERROR, reason=str(error))])
-        return
-    medians = [median(r) for r in rounds]
-    found = slope(sizes[: len(medians)], medians)
+    for _ in range(TRIES):
+        try:
+            rounds = session.worker.growth(name, sizes)
+        except SubjectError as error:
+            require([session.record(case, requirement_id, Verdict.ERROR, reason=str(error))])
+            return
+        medians = [median(r) for r in rounds]
+        found = slope(sizes[: len(medians)], medians)
+        if found < bound:
+            break
     times = ", ".join(f"{s}: {m * 1e6:.0f} us" for s, m in zip(sizes, medians, strict=False))
     verdict = Verdict.PASS if found < bound else Verdict.FAIL
     require(
@@ -86,11 +91,14 @@ def test_first_miss(session: Session) -> None:
         reason = "needs " + ", ".join(lacking)
         require([session.record(case, "KVP-PREFIX-015", Verdict.UNSUPPORTED, reason=reason)])
         return
-    try:
-        miss, hit = (median(r) for r in session.worker.growth("first_miss", (0, PROMPT)))
-    except SubjectError as error:
-        require([session.record(case, "KVP-PREFIX-015", Verdict.ERROR, reason=str(error))])
-        return
+    for _ in range(TRIES):
+        try:
+            miss, hit = (median(r) for r in session.worker.growth("first_miss", (0, PROMPT)))
+        except SubjectError as error:
+            require([session.record(case, "KVP-PREFIX-015", Verdict.ERROR, reason=str(error))])
+            return
+        if miss < NO_MORE * hit:
+            break
     require(
         [
             session.record(

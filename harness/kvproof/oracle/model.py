@@ -22,6 +22,7 @@ class Facts:
     lazy: bool = False
     policy: Mapping[str, Any] = field(default_factory=dict)
     publish: str = "commit"
+    guard: str | int | None = None
 
     @property
     def capacity(self) -> int:

@@ -196,6 +196,8 @@ TEXTS: dict[str, Callable[[Sequence[ResultFile]], str]] = {
     "pytest-benchmark.json": pytest_benchmark,
 }
 """File name -> what writes it."""
+LEFT_OUT = "left-out.txt"
+"""Says which forms were not written, and why."""
 
 
 def write(files: Sequence[ResultFile], folder: Path) -> tuple[list[Path], list[str]]:
@@ -218,6 +220,7 @@ def write(files: Sequence[ResultFile], folder: Path) -> tuple[list[Path], list[s
     else:
         table.to_parquet(folder / "results.parquet", index=False)
         written.append(folder / "results.parquet")
+    (folder / LEFT_OUT).write_text("".join(f"{line}\n" for line in left_out), encoding="utf-8")
     return written, left_out
 
 

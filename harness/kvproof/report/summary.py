@@ -53,6 +53,21 @@ class Failure:
         """A SHOULD that does not hold: shown, and never fails the run. (An XPASS always does.)"""
         return self.requirement.level is Level.SHOULD and self.result.verdict is not Verdict.XPASS
 
+    @property
+    def cases(self) -> set[str]:
+        """Every case with this verdict."""
+        return {self.result.case.removesuffix(SHORTEST), *self.others}
+
+    def explains(self, other: Failure) -> bool:
+        """Whether the other may follow from this: it fails in no case in which this one holds.
+
+        In kernels by the order of CAUSES: values are wrong wherever a wrong slot was read.
+        """
+        names = [self.requirement.id, other.requirement.id]
+        if self.requirement.profile == "kernel" and set(names) <= set(CAUSES):
+            return names == sorted(names, key=CAUSES.index)
+        return other.cases <= self.cases
+
     def history(self) -> list[str]:
         """The operations, one a line; the one at which it was found is marked."""
         lines = []
@@ -134,11 +149,18 @@ class Summary:
         must = [f for f in self.failures if not f.advisory]
         if len(must) < 2:
             return ""
-        first = must[0].requirement
-        return (
-            f"{len(must)} requirements failed: look at {first.id} first ({first.title}); "
-            "the others may follow from it"
-        )
+        first = must[0]
+        follow: list[str] = []
+        apart: list[str] = []
+        for other in must[1:]:
+            (follow if first.explains(other) else apart).append(other.requirement.id.removeprefix("KVP-"))
+        said = f"{len(must)} requirements failed: "
+        said += f"look at {first.requirement.id} first ({first.requirement.title})"
+        if follow:
+            said += f"; may follow from it: {', '.join(follow)}"
+        if apart:
+            said += f"; seen where it holds, so look at them too: {', '.join(apart)}"
+        return said
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of areas x verdicts; the last row is the sum, an empty cell a zero."""
@@ -246,8 +268,7 @@ def summarize(file: ResultFile) -> Summary:
 def _cause(failure: Failure, aims: Mapping[str, Sequence[str]]) -> tuple[bool, int]:
     """Sorts a failure before those that may follow from it; all alike where there is no order."""
     name = failure.requirement.id
-    cases = [failure.result.case.removesuffix(SHORTEST), *failure.others]
-    by_the_way = name == BY_THE_WAY and not any(name in aims.get(case, ()) for case in cases)
+    by_the_way = name == BY_THE_WAY and not any(name in aims.get(case, ()) for case in failure.cases)
     known = failure.requirement.profile == "kernel" and name in CAUSES
     return by_the_way, CAUSES.index(name) if known else len(CAUSES)
 

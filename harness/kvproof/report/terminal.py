@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ _STYLES = {
 }
 
 
+UNSUPPORTED, NEEDS = Verdict.UNSUPPORTED, "needs "
+NAMED = 3
+"""So many requirements that a subject does not support are named on the terminal; more are counted."""
 PIPE_WIDTH = 110
 IN_FULL = 2
 """So many implementations have all of their report on the terminal; more share a table."""
@@ -164,6 +168,22 @@ def _not_run(console: Console, summary: Summary) -> None:
     reasons: dict[tuple[Verdict, str], list[str]] = {}
     for item in summary.not_run:
         reasons.setdefault((item.verdict, item.why), []).append(item.requirement.id.removeprefix("KVP-"))
+    lacking = {
+        why.removeprefix(NEEDS): n
+        for (v, why), n in reasons.items()
+        if v is UNSUPPORTED and why.startswith(NEEDS)
+    }
+    if sum(map(len, lacking.values())) > NAMED:
+        counted = ", ".join(f"{name} {len(names)}" for name, names in lacking.items())
+        total = sum(map(len, lacking.values()))
+        said = f"UNSUPPORTED: {total} requirements (listed in summary.md), by what they need: {counted}"
+        for line in textwrap.wrap(said, max(console.width, 60), subsequent_indent="  "):
+            _line(console, line, "dim")
+        reasons = {
+            (v, why): n
+            for (v, why), n in reasons.items()
+            if v is not UNSUPPORTED or not why.startswith(NEEDS)
+        }
     for (verdict, why), names in reasons.items():
         _line(console, f"{verdict}: {why}: {', '.join(names)}", "dim")
     for line in summary.left_out():

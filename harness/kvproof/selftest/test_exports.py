@@ -129,6 +129,12 @@ def test_forms_without_matter_are_named_as_left_out(tmp_path: Path) -> None:
     assert "junit.xml: no conformance file" in left_out
     assert not (tmp_path / "out" / "junit.xml").exists()
     assert tmp_path / "out" / "bencher.json" in written
+    assert (tmp_path / "out" / exports.LEFT_OUT).read_text(encoding="utf-8").splitlines() == left_out
+    given = [str(tmp_path / "bench.jsonl"), "--to", str(tmp_path / "out")]
+    said = [
+        line for line in CliRunner().invoke(main, ["export", *given]).output.splitlines() if "left" in line
+    ]
+    assert said == [f"left out: {len(left_out)} forms; why: {tmp_path / 'out' / exports.LEFT_OUT}"]
 
 
 @pytest.mark.parametrize("command", ["export", "report", "history"])

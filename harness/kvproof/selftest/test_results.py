@@ -371,6 +371,22 @@ def test_terminal_shows_failures_and_ends_with_the_report(file: ResultFile, colo
     assert "UNSUPPORTED: needs batch: BATCH-001" in text
 
 
+def test_many_requirements_that_are_not_supported_are_counted(tmp_path: Path, file: ResultFile) -> None:
+    asked = tuple(f"KVP-SWAP-00{n}" for n in range(1, 6))
+    more = tuple(
+        requirement(name, needs=("swap", "copies") if name.endswith("1") else ("swap",)) for name in asked
+    )
+    many = file.header.model_copy(update={"requirements": (*file.header.requirements, *more)})
+    skipped = [
+        Result(case=name, requirement=name, verdict=Verdict.UNSUPPORTED, reason="not here") for name in asked
+    ]
+    path = written(tmp_path / "run.jsonl", many, *file.results, *skipped).path
+    stream = io.StringIO()
+    terminal.show(read(path), path, Console(file=stream, width=200))
+    counted = "UNSUPPORTED: 6 requirements (listed in summary.md), by what they need: "
+    assert counted + "batch 1, swap, copies 1, swap 4" in stream.getvalue()
+
+
 def test_a_text_without_utf8_is_escaped(tmp_path: Path, file: ResultFile) -> None:
     path = tmp_path / "odd.jsonl"
     with ResultWriter(path, file.header) as writer:

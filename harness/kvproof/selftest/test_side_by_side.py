@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -74,6 +75,19 @@ def test_a_cause_is_looked_at_before_what_follows_from_it(failing: tuple[str, ..
     assert said in shown(file)
     assert f"{said}." in render(file)
     assert summarize(file_of("a", {"KVP-NUM-001": "FAIL"})).first_look() == ""
+
+
+def test_what_fails_where_the_first_holds_does_not_follow_from_it() -> None:
+    """POOL-001 fails with TABLE-001 in one case; SHARE-001 in a case of its own."""
+    file = file_of("a", {"KVP-POOL-001": "FAIL", "KVP-SHARE-001": "FAIL", "KVP-TABLE-001": "FAIL"})
+    results = tuple(
+        r if r.requirement == "KVP-SHARE-001" else r.model_copy(update={"case": "case/both"})
+        for r in file.results
+    )
+    said = summarize(replace(file, results=results)).first_look()
+    assert "look at KVP-POOL-001 first" in said
+    assert "; may follow from it: TABLE-001; " in said
+    assert said.endswith("seen where it holds, so look at them too: SHARE-001")
 
 
 def test_arithmetic_that_fails_in_cases_about_something_else_comes_last() -> None:

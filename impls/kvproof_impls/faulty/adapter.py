@@ -25,12 +25,13 @@ from . import (
     sharing,
     swap,
     tables,
+    weak_keys,
 )
 from .registry import FAULTS, Make
 
 __all__ = ["FAULTS", "make"]
 PLANTED = (
-    *(pool, sharing, tables, batch, keys, prefix, evict, swap, errors),
+    *(pool, sharing, tables, batch, keys, weak_keys, prefix, evict, swap, errors),
     *(scheduling, progress, lives, preemption, resume, relations, ranks),
     *(kernels, kernel_values, kernel_calls),
 )

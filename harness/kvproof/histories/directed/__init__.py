@@ -14,6 +14,7 @@ from kvproof.histories.directed import (
     sharing,
     swap,
     tables,
+    weak_keys,
 )
 from kvproof.records import Case
 
@@ -21,5 +22,5 @@ from kvproof.records import Case
 @cache  # a test module of each area asks for them
 def cases() -> tuple[Case, ...]:
     """All directed cases."""
-    modules = (pool, sharing, tables, prefix, evict, swap, errors, scheduling, ranks)
+    modules = (pool, sharing, tables, prefix, weak_keys, evict, swap, errors, scheduling, ranks)
     return tuple(c for module in modules for c in module.cases())
