@@ -302,9 +302,9 @@ class AttentionJob:
         if median * roofline.SLACK < floor:
             note = f"INVALID: {median:.3g} us, the bytes alone take {floor:.3g} us as fast as memory was read"
             return empty(lane.name, lane.point, UNIT, note)
-        if lane.cold is not None and self.flush is not None:
-            if wrong := lane.cold.wrong(median / 1e6, self.flush, self.bandwidth):
-                return empty(lane.name, lane.point, UNIT, f"INVALID: {wrong}")
+        told = lane.cold.wrong(median / 1e6, self.flush, self.bandwidth) if lane.cold and self.flush else ""
+        if told:
+            return empty(lane.name, lane.point, UNIT, f"INVALID: {told}")
         counters = {
             "gbps": lane.bytes / median / 1e3,
             "memory_gbps": here / 1e9,
@@ -340,7 +340,7 @@ class AttentionJob:
         )
 
     def _device_counters(self, lane: Lane) -> dict[str, float]:
-        """Clocks and the share of rounds thrown out, where they are known; warm and flushed times, if told."""
+        """Clocks and the share of rounds thrown out, where known; warm and flushed times, where taken."""
         found = gpu_clocks.counters(lane.clocks)
         if lane.clocks:
             found["discarded"] = len(lane.throttled) / (len(lane.throttled) + len(lane.seconds))

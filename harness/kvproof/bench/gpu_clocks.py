@@ -26,7 +26,7 @@ LEAST_CLOCK = 0.75
 DRIFT = 0.05
 """The SM clock of the first and the second half of the rounds may differ by so much."""
 SMI_S = 1.0
-"""nvidia-smi is a process: it is asked at most once in this time, and the rounds within share what it said."""
+"""nvidia-smi is a process: it is asked once in this time at most; the rounds within share what it said."""
 FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "clocks.max.sm")
 ACTIVE = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The new name of the field, and the one of drivers before 535."""
