@@ -43,7 +43,7 @@ def run(readings: Sequence[Reading | None], absent: str = "", probe: Reading | N
     told = {attention.PROBE: iter([probe] * len(readings)), "x": iter(readings)}
     for lane in lanes:
         lane.rounds = len(readings)
-        lane.body = lambda name=lane.name: stream.Round([], 1e-3, next(told[name]))  # type: ignore[misc]
+        lane.body = lambda name=lane.name: stream.Round([], 1e-3, next(told[name]))
 
     def pedantic(target: Any, setup: Any, teardown: Any, rounds: int) -> list[float]:
         for _ in range(rounds):
@@ -126,7 +126,7 @@ def _absent(name: str) -> Any:
 
 
 class FakeDevice:
-    """torch.cuda whose time is what calls say it is; after the last event it may have work of `stray` s left."""
+    """torch.cuda whose time is what calls say it is; work of `stray` s may be left after the last event."""
 
     def __init__(self, stray: float = 0.0) -> None:
         self.now, self.host, self.stray = 0.0, 0.0, stray
