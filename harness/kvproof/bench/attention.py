@@ -17,7 +17,7 @@ import psutil
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from kvproof.bench import paged, roofline, stream
+from kvproof.bench import cold, gpu_clocks, paged, roofline, stream
 from kvproof.bench.clock import quiet
 from kvproof.bench.inputs import Inputs
 from kvproof.bench.kernels import KernelSubject
@@ -93,6 +93,10 @@ class AttentionJob:
     turn: int = 0
     patience: float = 1.0
     """So many times as much as usual may a slow lane take before it is left out."""
+    clocks: gpu_clocks.Clocks | None = None
+    """Opened at the first group."""
+    flush: cold.Flush | None = None
+    """On a GPU."""
 
     def measure(self, group: Group, pedantic: Pedantic) -> None:
         """Measure one group; emits a sample for each lane, also when there is no number."""
@@ -107,6 +111,9 @@ class AttentionJob:
                 for s in self.subjects:
                     self.emit(empty(s.name, point, UNIT, note))
             return
+        self.clocks = self.clocks or gpu_clocks.opened(self.device)
+        if self.device == "cuda":
+            self.flush = self.flush or cold.Flush(self.device, roofline.cache_bytes(self.device))
         memory = paged.fill(shape, turns, self.device, self.seed)
         size = (shape.batch, shape.query_heads, shape.head_dim)
         # Filled before each round; two sets at least, so that a round does not follow one of its own.
@@ -200,17 +207,21 @@ class AttentionJob:
             if ahead * (2 + least) > usual * self.patience:
                 what = f"a step of {tokens:,} tokens takes about {ahead:.2g} s"
                 raise Unsupported(f"left out: {what}; {MORE} {ceil(ahead * (2 + least) / usual)} times it")
-            lane.body = stream.body(lane.call, 1 if lane.name == PROBE else turns, self.device, lane.graph)
+            own = 1 if lane.name == PROBE else turns
+            assert self.clocks is not None
+            lane.body = stream.body(lane.call, own, self.device, lane.graph, self.clocks.read)
             took = 0.0
             for n in range(2):
                 lane.renew(turns, self.device)
                 start = perf_counter()
-                outputs, seconds = lane.body()
+                outputs, seconds, _ = lane.body()
                 took = perf_counter() - start
                 lane.check(group.shape, outputs, whole=n == 0)
             costs[tokens] = took if seconds is None else seconds
             least = SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS
             lane.rounds = max(least, min(MAX_ROUNDS, int(self.budget_s / took)))
+            if self.flush is not None and lane.inputs is not None and lane.inputs.memory.rotations > 1:
+                lane.cold = cold.measure(lane.call, turns, lane.graph, self.flush)
         except Exception as e:
             lane.body, lane.note = None, why(e)
 
@@ -239,12 +250,12 @@ class AttentionJob:
                 except Exception as e:
                     lane.body, lane.note = None, why(e)
 
-        told: list[float | None] = []
+        told: list[stream.Round | None] = []
 
         def check(lane: Lane) -> None:
             told.append(None)
-            if lane.body is not None:
-                outputs, told[-1] = lane.result
+            if lane.body is not None and lane.result is not None:
+                told[-1], outputs = lane.result, lane.result.outputs
                 try:
                     whole = lane.begun - before[id(lane)] in wholly[id(lane)]
                     lane.check(shape, outputs, whole)
@@ -252,20 +263,38 @@ class AttentionJob:
                     lane.body, lane.note = None, why(e)
 
         wall: list[float] = pedantic(timed, setup=setup, teardown=check, rounds=len(order))
-        for lane, seconds, device_seconds in zip(order, wall, told, strict=True):
-            lane.seconds.append(seconds if device_seconds is None else device_seconds)
+        kept: list[gpu_clocks.Reading] = []
+        for lane, seconds, answer in zip(order, wall, told, strict=True):
+            reading = answer.clocks if answer else None
+            if reading is not None and reading.throttled:
+                lane.throttled.append(reading.throttled)
+                continue
+            lane.seconds.append(seconds if answer is None or answer.seconds is None else answer.seconds)
+            if reading is not None:
+                kept.append(reading)
+                lane.clocks.append(reading)
+        void = gpu_clocks.drifted(kept)
+        for lane in lanes:
+            if lane.throttled and not lane.note and len(lane.seconds) < min(lane.rounds, SLOW_ROUNDS):
+                whole = len(lane.seconds) + len(lane.throttled)
+                lane.note = f"INVALID: {len(lane.throttled)} of {whole} rounds throttled: {lane.throttled[0]}"
+            lane.note = lane.note or (f"INVALID: void: {void}" if void else "")
 
     def _report(self, lanes: list[Lane], group: Group) -> None:
         by_name = {lane.name: lane for lane in lanes[:3] if lane.seconds and not lane.note}
+        if PROBE not in by_name:
+            why_not = f"INVALID: the rate of memory is not known: {lanes[0].note or 'no round of its probe'}"
+            for lane in lanes[1:]:
+                self.emit(empty(lane.name, lane.point, UNIT, lane.note or why_not))
+            return
         probe = by_name[PROBE]
         self.bandwidth = max(self.bandwidth, probe.bytes / min(probe.seconds))
         here = probe.bytes / quantiles(probe.seconds)[1]
-        seen = stream.clocks() if self.device == "cuda" else {}
         for lane in lanes:
             if lane is not probe:
-                self.emit(self._sample(lane, by_name, here, seen))
+                self.emit(self._sample(lane, by_name, here))
 
-    def _sample(self, lane: Lane, controls: dict[str, Lane], here: float, seen: dict[str, float]) -> Sample:
+    def _sample(self, lane: Lane, controls: dict[str, Lane], here: float) -> Sample:
         if lane.note or not lane.seconds:
             return empty(lane.name, lane.point, UNIT, lane.note)
         low, median, high = quantiles([s * 1e6 for s in lane.seconds])
@@ -273,6 +302,9 @@ class AttentionJob:
         if median * roofline.SLACK < floor:
             note = f"INVALID: {median:.3g} us, the bytes alone take {floor:.3g} us as fast as memory was read"
             return empty(lane.name, lane.point, UNIT, note)
+        told = lane.cold.wrong(median / 1e6, self.flush, self.bandwidth) if lane.cold and self.flush else ""
+        if told:
+            return empty(lane.name, lane.point, UNIT, f"INVALID: {told}")
         counters = {
             "gbps": lane.bytes / median / 1e3,
             "memory_gbps": here / 1e9,
@@ -285,8 +317,15 @@ class AttentionJob:
                 ratio = ratio_interval(lane.seconds, bar.seconds)
                 counters |= dict(zip((key, f"{key}_low", f"{key}_high"), ratio, strict=True))
         notes = [w for w, on in (("prepared outside the time", lane.prepared),) if on]
-        if self.device == "cuda" and not lane.graph:
-            notes.append("launched call by call: it cannot be captured")
+        if self.device == "cuda":
+            counters |= self._device_counters(lane)
+            if not lane.graph:
+                notes.append("launched call by call: it cannot be captured")
+            if lane.throttled:
+                notes.append(f"{len(lane.throttled)} rounds thrown out: {lane.throttled[0]}")
+            if not lane.clocks:
+                absent = self.clocks.absent if self.clocks else ""
+                notes.append(f"clocks and throttling not known: {absent or 'they could not be read'}")
         return Sample(
             implementation=lane.name,
             cell=lane.point.cell,
@@ -296,9 +335,18 @@ class AttentionJob:
             low=low,
             high=high,
             rounds=len(lane.seconds),
-            counters=counters | seen,
+            counters=counters,
             note="; ".join(notes),
         )
+
+    def _device_counters(self, lane: Lane) -> dict[str, float]:
+        """Clocks and the share of rounds thrown out, where known; warm and flushed times, where taken."""
+        found = gpu_clocks.counters(lane.clocks)
+        if lane.clocks:
+            found["discarded"] = len(lane.throttled) / (len(lane.throttled) + len(lane.seconds))
+        if lane.cold is not None:
+            found |= {"warm_us": lane.cold.warm * 1e6, "flushed_us": lane.cold.flushed * 1e6}
+        return found
 
 
 def _step(steps: Sequence[Callable[[Any], Any]], queries: Sequence[torch.Tensor]) -> stream.Call:
@@ -307,5 +355,6 @@ def _step(steps: Sequence[Callable[[Any], Any]], queries: Sequence[torch.Tensor]
 
 def _free(device: str) -> int:
     if device == "cuda":
+        torch.cuda.empty_cache()  # what the groups before have left with torch is free too
         return int(torch.cuda.mem_get_info()[0])
     return int(psutil.virtual_memory().available)

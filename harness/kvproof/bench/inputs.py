@@ -48,13 +48,15 @@ class Inputs:
         for a, b in reversed(self.swaps):
             self._swap(a, b)
         self.swaps.clear()
-        heads = (s.batch, s.query_heads, s.head_dim)
+        heads, turns = (s.batch, s.query_heads, s.head_dim), list(turns)
+        # All exchanges first: one of a later turn may change the table of an earlier one.
+        exchanged = {turn: self._exchange(turn) for turn in turns} if self.tables and reorder else {}
         for turn in turns:
             drawn = torch.randn(heads, generator=generator)
             self.queries[turn].copy_(drawn)
             positions = torch.randint(s.tokens, (2, *heads[:2]), generator=generator)
-            if self.tables and reorder:
-                row, column = self._exchange(turn)
+            if turn in exchanged:
+                row, column = exchanged[turn]
                 first = column * self.block_size
                 size = min(self.block_size, s.tokens - first)
                 positions[:, row, ::2] = first + positions[:, row, ::2] % size

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kvproof.bench import paged, stream
+from kvproof.bench import cold, gpu_clocks, paged, stream
 from kvproof.bench.inputs import Inputs
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Unsupported, Wrong
@@ -17,6 +17,9 @@ from kvproof.contract import BadInput
 
 CHECKED = 4
 """Rows and heads of each output that are computed again, others in each round."""
+RENEWED = 2
+"""Turns of a round on a GPU whose inputs are new and whose outputs are checked, others in each round: which
+they are a kernel cannot know, and all would take many times as long as what is timed."""
 
 
 def why(error: Exception) -> str:
@@ -45,21 +48,35 @@ class Lane:
     begun: int = 0
     """Rounds that ran, with those of the warm-up."""
     seconds: list[float] = field(default_factory=list)
-    result: Any = None
+    result: stream.Round | None = None
+    due: Sequence[int] = ()
+    """Turns of this round with new inputs."""
+    clocks: list[gpu_clocks.Reading] = field(default_factory=list)
+    """Of the rounds that count, as far as they could be read."""
+    throttled: list[str] = field(default_factory=list)
+    """Of each round that was thrown out: why."""
+    cold: cold.Coldness | None = None
     error: float = 0.0
     note: str = ""
 
     def renew(self, turns: int, device: str) -> None:
-        """Change the inputs of the next round, outside its time: on a CPU those of its one turn."""
+        """Change inputs of the next round, outside its time: on a CPU those of its one turn.
+
+        On a GPU those of all turns at first, later of RENEWED.
+        """
+        self.due = [self.begun % turns]
+        if device == "cuda":
+            every = list(range(turns))
+            self.due = secrets.SystemRandom().sample(every, min(RENEWED, turns)) if self.begun else every
         if self.inputs is not None:
-            due: Sequence[int] = range(turns) if device == "cuda" else [self.begun % turns]
-            self.inputs.renew(due, self.layout, reorder=not self.prepared)
+            self.inputs.renew(self.due, self.layout, reorder=not self.prepared)
         self.begun += 1
 
     def check(self, shape: paged.Shape, outputs: list[tuple[int, Any]], whole: bool) -> None:
         """Raises Wrong if an output is not what it must be; `whole` compares all of one turn's."""
         if self.inputs is None:
             return
+        outputs = [(turn, answer) for turn, answer in outputs if turn in self.due]
         wholly = secrets.randbelow(len(outputs)) if whole else None
         for n, (turn, answer) in enumerate(outputs):
             out, lse = answer if isinstance(answer, tuple) else (answer, None)

@@ -36,7 +36,9 @@ one calls it, with enable_gqa; `SDPA folded` is the same with the query heads of
 query, which reads every key once: on CPUs it is many times faster, above all in 16 bits, so look at both.
 The interval is a 95 % bootstrap over the rounds of this process. Four rows and heads of every output are
 compared with float64, all of it with the first output for the same input; a time under 0.8 of the floor,
-bytes / fastest rate of the run, is INVALID."""
+bytes / fastest rate of the run, is INVALID. On a GPU a time is the device's, by events on the caller's
+stream; clocks are read in every round, rounds under a throttle are thrown out (their share is in the cell),
+rounds whose clocks drift are void, and a time that is that of a warm L2 is INVALID."""
 
 
 def chosen(samples: Sequence[Sample]) -> list[Sample]:
@@ -83,6 +85,8 @@ def _text(s: Sample | None, interval: bool) -> str:
     if "ratio" in c:
         text += f", {c['ratio']:.2g}x"
         text += f" ({c['ratio_low']:.2g}-{c['ratio_high']:.2g})" if interval else ""
+    if c.get("discarded"):
+        text += f", {c['discarded']:.0%} thrown out"
     if interval and "ratio_folded" in c and s.implementation not in BARS:
         text += f", folded {c['ratio_folded']:.2g}x"
         text += f" ({c['ratio_folded_low']:.2g}-{c['ratio_folded_high']:.2g})"

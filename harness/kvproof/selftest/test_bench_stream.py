@@ -25,6 +25,9 @@ class FakeCuda:
 
     Stream = current_stream
 
+    def synchronize(self) -> None:
+        pass
+
     def wait_stream(self, _: Any) -> None:
         pass
 
@@ -61,7 +64,7 @@ def test_a_round_on_a_gpu_goes_round_all_inputs(
         return turn
 
     round_ = stream.body(call, turns, "cuda", graph)
-    outputs, seconds = round_()
+    outputs, seconds, _ = round_()
     assert [(turn, out) for turn, out in outputs] == [(n, n) for n in range(turns)]
     assert seconds == pytest.approx(1e-3)  # an event a call, one "millisecond" each
     assert cuda.captured is graph
