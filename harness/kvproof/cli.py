@@ -411,6 +411,7 @@ main.add_command(cli_results.report)
 main.add_command(cli_results.export)
 main.add_command(cli_results.history)
 main.add_command(cli_results.merge)
+main.add_command(cli_results.slim)
 
 if __name__ == "__main__":
     main()

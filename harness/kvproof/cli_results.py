@@ -16,8 +16,8 @@ from kvproof.options import WrongInput
 if TYPE_CHECKING:
     from kvproof.report.results import ResultFile
 
-if TYPE_CHECKING:
-    from kvproof.report.results import ResultFile
+COMMITTED = ("baselines", "thirdparty")
+"""Beside the folder of runs: results that a clone comes with."""
 
 
 @click.command()
@@ -95,7 +95,8 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
 def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> None:
     """Show result files again, those given or the newest of conformance, and write them as pages.
 
-    FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
+    FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS. Where
+    nothing was run yet, that is the committed results.
     """
     from kvproof.report import attention, charts, ranks
     from kvproof.report.results import ResultsError
@@ -104,10 +105,13 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
 
     named = [path for given in files for path in _jsonl(given)]
     chosen = named or _newest(results)
-    if not chosen:
+    committed = [] if chosen else [path for name in COMMITTED for path in _jsonl(results.parent / name)]
+    if not (chosen or committed):
         raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
+    if committed:
+        click.echo(f"no run in {results} yet: the pages show the {len(committed)} committed files instead")
     found = _read(chosen)
-    if not found:
+    if chosen and not found:
         raise WrongInput("no run that has ended is among them: nothing to show")
     try:
         if judged := [file for file in found if file.header.what == "conformance"]:
@@ -127,7 +131,7 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
         click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
         return
     try:
-        first = pages.build(named or _jsonl(results.parent), site)
+        first = pages.build(named or committed or _jsonl(results.parent), site)
     except ValueError as error:
         raise WrongInput(str(error)) from error
     except OSError as error:
@@ -227,6 +231,35 @@ def merge(files: tuple[Path, ...], into: Path) -> None:
             click.echo(summarize(file).headline)
         click.echo(file.path)
     sys.exit(status)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The smaller file; one that is there is replaced.",
+)
+def slim(file: Path, to: Path) -> None:
+    """Make a conformance file small enough to be committed, for the pages to show.
+
+    What holds keeps one line for each requirement; each failure keeps the case that reports show, with what
+    they draw of it. Places of the machine are taken out.
+    """
+    from kvproof.report import slim as smaller
+    from kvproof.report.results import ResultsError
+
+    found = _read([file])
+    if not found:
+        raise WrongInput(f"{file}: the run did not end; only a complete file can be committed")
+    try:
+        smaller.slim(found[0], to)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    except OSError as error:
+        raise _unwritable(error, to) from error
+    click.echo(f"{to}: {to.stat().st_size:,} bytes of {file.stat().st_size:,}")
 
 
 def _read(paths: list[Path]) -> list[ResultFile]:
