@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from kvproof import options
+from kvproof import document, options
 from kvproof.comparing import BOUND
 from kvproof.options import WrongInput
 
@@ -40,7 +40,8 @@ COMMITTED = ("baselines", "thirdparty")
     metavar="RATIO",
     help="The change in time that matters: a gate fails beyond it, and SAME is within it.",
 )
-def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: float) -> None:
+@document.option
+def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: float, as_json: bool) -> None:
     """Say what differs between two runs, files or folders of them, conformance and benchmarks together.
 
     Exit status: 0; 1 a verdict is worse, or with --gate one more of these: an exact counter (blocks, hits,
@@ -54,31 +55,34 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
     def files(given: Path) -> list[ResultFile]:
         return [read(path) for path in _jsonl(given) if path.name != "history.jsonl"]
 
-    try:
-        old = files(before)
-        found = differences(old, files(after), bound)
-        second = differences(old, files(again), bound) if again else None
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    for line in (*found.notes, *found.lines()):
-        click.echo(line)
-    failed = any(item.worse for item in found.items)
-    slower = found.slower(bound)
-    if found.times:
-        click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
-    click.echo(f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse")
-    if gate:
-        twice = slower & second.slower(bound) if second else set()
-        failed |= bool(twice) or any(item.gates for item in found.items)
-        if slower and not second:
-            click.echo(
-                f"gate: {len(slower)} slower by more than {bound:g}x; --again FILE, a second run, settles it"
-            )
-        void = found.void or (second is not None and second.void)
-        ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
-        click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
-        sys.exit(1 if failed else 3 if void else 0)
-    sys.exit(1 if failed else 0)
+    with document.saying("compare", as_json) as said:
+        try:
+            old = files(before)
+            found = differences(old, files(after), bound)
+            second = differences(old, files(again), bound) if again else None
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+        said.compared = found
+        for line in (*found.notes, *found.lines()):
+            click.echo(line)
+        failed = any(item.worse for item in found.items)
+        slower = found.slower(bound)
+        if found.times:
+            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
+        click.echo(
+            f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse"
+        )
+        if gate:
+            twice = slower & second.slower(bound) if second else set()
+            failed |= bool(twice) or any(item.gates for item in found.items)
+            if slower and not second:
+                many = f"{len(slower)} slower by more than {bound:g}x"
+                click.echo(f"gate: {many}; --again FILE, a second run, settles it")
+            void = found.void or (second is not None and second.void)
+            ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
+            click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
+            sys.exit(1 if failed else 3 if void else 0)
+        sys.exit(1 if failed else 0)
 
 
 @click.command()
@@ -92,7 +96,8 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
     help="Folder for the pages; a site that is there is replaced.",
 )
 @click.option("--open", "opened", is_flag=True, help="Open the first page in a browser.")
-def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> None:
+@document.option
+def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool, as_json: bool) -> None:
     """Show result files again, those given or the newest of conformance, and write them as pages.
 
     FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS. Where
@@ -103,42 +108,47 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> 
     from kvproof.report.site import pages
     from kvproof.report.terminal import show_run
 
-    named = [path for given in files for path in _jsonl(given)]
-    chosen = named or _newest(results)
-    committed = [] if chosen else [path for name in COMMITTED for path in _jsonl(results.parent / name)]
-    if not (chosen or committed):
-        raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
-    if committed:
-        click.echo(f"no run in {results} yet: the pages show the {len(committed)} committed files instead")
-    found = _read(chosen)
-    if chosen and not found:
-        raise WrongInput("no run that has ended is among them: nothing to show")
-    try:
-        if judged := [file for file in found if file.header.what == "conformance"]:
-            show_run(judged, Console(emoji=False))
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    for file in found:
-        if file.header.what == "conformance":
-            continue
-        ranks.show(Console(emoji=False), file.samples)
-        attention.show(Console(emoji=False), file.samples)
-        for picture in charts.draw(file.samples, file.path.parent):
-            click.echo(picture)
-        if charts.missing():
-            click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
-    if pages.missing():
-        click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
-        return
-    try:
-        first = pages.build(named or committed or _jsonl(results.parent), site)
-    except ValueError as error:
-        raise WrongInput(str(error)) from error
-    except OSError as error:
-        raise _unwritable(error, site) from error
-    click.echo(f"site: {first}")
-    if opened:
-        click.launch(str(first))
+    with document.saying("report", as_json) as said:
+        named = [path for given in files for path in _jsonl(given)]
+        chosen = named or _newest(results)
+        committed = [] if chosen else [path for name in COMMITTED for path in _jsonl(results.parent / name)]
+        if not (chosen or committed):
+            raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
+        if committed:
+            click.echo(
+                f"no run in {results} yet: the pages show the {len(committed)} committed files instead"
+            )
+        found = _read(chosen)
+        said.files = [file.path for file in found] or committed
+        if chosen and not found:
+            raise WrongInput("no run that has ended is among them: nothing to show")
+        try:
+            if judged := [file for file in found if file.header.what == "conformance"]:
+                show_run(judged, Console(emoji=False))
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+        for file in found:
+            if file.header.what == "conformance":
+                continue
+            ranks.show(Console(emoji=False), file.samples)
+            attention.show(Console(emoji=False), file.samples)
+            for picture in charts.draw(file.samples, file.path.parent):
+                click.echo(picture)
+            if charts.missing():
+                click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
+        if pages.missing():
+            click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
+            return
+        try:
+            first = pages.build(named or committed or _jsonl(results.parent), site)
+        except ValueError as error:
+            raise WrongInput(str(error)) from error
+        except OSError as error:
+            raise _unwritable(error, site) from error
+        said.report = first
+        click.echo(f"site: {first}")
+        if opened:
+            click.launch(str(first))
 
 
 @click.command()
