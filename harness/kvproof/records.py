@@ -112,17 +112,16 @@ class Operation(Record):
     """What must be observed: value, outcome, free, new_blocks; a difference fails the case's aim."""
 
     def __str__(self) -> str:
-        fields = self.model_dump(exclude_none=True, exclude={"op", "expect"})
+        fields = self.model_dump(exclude_none=True, exclude={"op", "expect", "args"}) | (self.args or {})
         return f"{self.op}({', '.join(f'{name}={short(value)}' for name, value in fields.items())})"
 
 
 def short(value: Any) -> str:
-    """A field for people: long lists are cut."""
+    """A field for people: long lists are cut, also those in lists."""
     if not isinstance(value, tuple | list):
         return str(value)
-    if len(value) <= 16:
-        return str(list(value))
-    return f"[{', '.join(map(str, value[:12]))}, ... {len(value)} in all]"
+    parts = [repr(v) if isinstance(v, str) else short(v) for v in value]
+    return f"[{', '.join(parts if len(parts) <= 16 else [*parts[:12], f'... {len(parts)} in all'])}]"
 
 
 class Setting(Record):

@@ -103,11 +103,11 @@ def test_eight_ranks_in_a_random_history(reference: GroupFactory) -> None:
 
 def test_an_idle_group_lives_and_a_stopped_driver_is_noticed(reference: GroupFactory) -> None:
     network = ProcessNetwork(())
-    network.timeout = 0.6
+    network.timeout = 1.5
     group = reference((8, 9, 8), 4, network)
     try:
         group.step([("add", 0, [1])])
-        time.sleep(3 * network.timeout)
+        time.sleep(2 * network.timeout)
         assert group.step([("append", 0, [2])]) == [None]
         group.members[0].signal("SIGSTOP")
         with pytest.raises(RankGone):
