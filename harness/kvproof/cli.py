@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__, authoring, cli_results, options
+from kvproof import __version__, authoring, cli_results, document, options
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.options import WrongInput
@@ -70,6 +70,7 @@ def main() -> None:
 @options.seed
 @options.results
 @options.quiet
+@document.option
 def conformance(
     impls: tuple[str, ...],
     checkout: str | None,
@@ -85,6 +86,7 @@ def conformance(
     seed: int,
     results: Path,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Judge implementations against the specification (our own by default).
 
@@ -99,53 +101,59 @@ def conformance(
 
     if deep and find_spec("hypothesis") is None:
         raise click.UsageError("--deep needs Hypothesis: pip install hypothesis")
+    if ray and as_json:
+        raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
         sys.exit(_spread(ray, parts, shard, results, "conformance"))
-    _use(checkout)
-    console = Console(emoji=False)
-    index = specification.load()
-    chosen = _selected(index, requirements)
-    folder = _run_folder(results, "conformance")
-    settings = Settings(
-        requirements=chosen,
-        histories=histories * 10 if deep else histories,
-        deep=deep,
-        budget=budget,
-        seed=seed,
-        folder=folder,
-        shard=shard,
-    )
-    judged = []
-    try:
-        for each in (profile,) if profile else options.profiles(index, chosen, bool(impls)):
-            limit = call_limit or (KERNEL_CALL_LIMIT if each == "kernel" else CALL_LIMIT)
-            asked = replace(settings, profile=each, call_limit=limit)
-            judged += judge_all(impls or default_subjects(each, deep), asked, console, quiet)
-            if judged[-1].interrupted:
-                break
-    except (SubjectError, LedgerError) as error:
-        raise WrongInput(str(error)) from error
-    except OSError as error:
-        raise options.unwritable(error, results) from error
-    finally:
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # empty: nothing was judged
-    summary = folder / "summary.md"
-    files = [read(one.path) for one in judged if one.path is not None and not one.trouble]
-    side_by_side = matrix.matrices(files)
-    if files:
-        texts = [*map(matrix.markdown, side_by_side), *map(render, files)]
-        summary.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    for each_matrix in side_by_side:
-        matrix.write(each_matrix, folder)
-    if files and not quiet:
-        show_run(files, console)
-    for one in judged:
-        if one.trouble:
-            console.print(f"Error: {one.trouble}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if folder.is_dir():
-        click.echo(f"summary: {summary}" if summary.is_file() else f"folder: {folder}")
-    sys.exit(exit_status(judged))
+    with document.saying("conformance", as_json) as said:
+        _use(checkout)
+        console = Console(emoji=False)
+        index = specification.load()
+        chosen = _selected(index, requirements)
+        folder = said.report = _run_folder(results, "conformance")
+        settings = Settings(
+            requirements=chosen,
+            histories=histories * 10 if deep else histories,
+            deep=deep,
+            budget=budget,
+            seed=seed,
+            folder=folder,
+            shard=shard,
+        )
+        judged = []
+        try:
+            for each in (profile,) if profile else options.profiles(index, chosen, bool(impls)):
+                limit = call_limit or (KERNEL_CALL_LIMIT if each == "kernel" else CALL_LIMIT)
+                asked = replace(settings, profile=each, call_limit=limit)
+                judged += judge_all(impls or default_subjects(each, deep), asked, console, quiet)
+                if judged[-1].interrupted:
+                    break
+        except (SubjectError, LedgerError) as error:
+            raise WrongInput(str(error)) from error
+        except OSError as error:
+            raise options.unwritable(error, results) from error
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # empty: nothing was judged
+        summary = folder / "summary.md"
+        files = [read(one.path) for one in judged if one.path is not None and not one.trouble]
+        said.files = [file.path for file in files]
+        side_by_side = matrix.matrices(files)
+        if files:
+            texts = [*map(matrix.markdown, side_by_side), *map(render, files)]
+            summary.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        for each_matrix in side_by_side:
+            matrix.write(each_matrix, folder)
+        if files and not quiet:
+            show_run(files, console)
+        for one in judged:
+            if one.trouble:
+                console.print(
+                    f"Error: {one.trouble}", style="red", markup=False, highlight=False, soft_wrap=True
+                )
+        if folder.is_dir():
+            click.echo(f"summary: {summary}" if summary.is_file() else f"folder: {folder}")
+        sys.exit(exit_status(judged))
 
 
 @main.command()
@@ -202,6 +210,7 @@ def conformance(
 @options.seed
 @options.results
 @options.quiet
+@document.option
 def bench(
     impls: tuple[str, ...],
     checkout: str | None,
@@ -221,35 +230,44 @@ def bench(
     seed: int,
     results: Path,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
     from kvproof.bench.run import run
 
+    if ray and as_json:
+        raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
         sys.exit(_spread(ray, parts, shard, results, "bench"))
-    _use(checkout)
-    try:
-        status = run(
-            impls=list(impls),
-            trace=trace,
-            capacity=list(capacities),
-            block_size=block_size,
-            cells=list(cells) or None,
-            quick=not full,
-            seed=seed,
-            out=results,
-            quiet=quiet,
-            profile=profile,
-            device=device,
-            patience=patience,
-            shard=shard,
-            processes=max(processes, 9) if noisy else processes,
-        )
-    except SubjectError as error:
-        raise WrongInput(str(error)) from error
-    except OSError as error:
-        raise options.unwritable(error, results) from error
-    sys.exit(status)
+    with document.saying("bench", as_json) as said:
+
+        def wrote(file: Path) -> None:
+            said.report, said.files = file.parent, [file]
+
+        _use(checkout)
+        try:
+            status = run(
+                impls=list(impls),
+                trace=trace,
+                capacity=list(capacities),
+                block_size=block_size,
+                cells=list(cells) or None,
+                quick=not full,
+                seed=seed,
+                out=results,
+                quiet=quiet,
+                profile=profile,
+                device=device,
+                patience=patience,
+                shard=shard,
+                processes=max(processes, 9) if noisy else processes,
+                wrote=wrote,
+            )
+        except SubjectError as error:
+            raise WrongInput(str(error)) from error
+        except OSError as error:
+            raise options.unwritable(error, results) from error
+        sys.exit(status)
 
 
 @main.command()
@@ -411,6 +429,7 @@ main.add_command(cli_results.report)
 main.add_command(cli_results.export)
 main.add_command(cli_results.history)
 main.add_command(cli_results.merge)
+main.add_command(cli_results.slim)
 
 if __name__ == "__main__":
     main()

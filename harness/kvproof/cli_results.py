@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from kvproof import options
+from kvproof import document, options
 from kvproof.comparing import BOUND
 from kvproof.options import WrongInput
 
 if TYPE_CHECKING:
     from kvproof.report.results import ResultFile
 
-if TYPE_CHECKING:
-    from kvproof.report.results import ResultFile
+COMMITTED = ("baselines", "thirdparty")
+"""Beside the folder of runs: results that a clone comes with."""
 
 
 @click.command()
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     metavar="RATIO",
     help="The change in time that matters: a gate fails beyond it, and SAME is within it.",
 )
-def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: float) -> None:
+@document.option
+def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: float, as_json: bool) -> None:
     """Say what differs between two runs, files or folders of them, conformance and benchmarks together.
 
     Exit status: 0; 1 a verdict is worse, or with --gate one more of these: an exact counter (blocks, hits,
@@ -54,31 +55,34 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
     def files(given: Path) -> list[ResultFile]:
         return [read(path) for path in _jsonl(given) if path.name != "history.jsonl"]
 
-    try:
-        old = files(before)
-        found = differences(old, files(after), bound)
-        second = differences(old, files(again), bound) if again else None
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    for line in (*found.notes, *found.lines()):
-        click.echo(line)
-    failed = any(item.worse for item in found.items)
-    slower = found.slower(bound)
-    if found.times:
-        click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
-    click.echo(f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse")
-    if gate:
-        twice = slower & second.slower(bound) if second else set()
-        failed |= bool(twice) or any(item.gates for item in found.items)
-        if slower and not second:
-            click.echo(
-                f"gate: {len(slower)} slower by more than {bound:g}x; --again FILE, a second run, settles it"
-            )
-        void = found.void or (second is not None and second.void)
-        ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
-        click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
-        sys.exit(1 if failed else 3 if void else 0)
-    sys.exit(1 if failed else 0)
+    with document.saying("compare", as_json) as said:
+        try:
+            old = files(before)
+            found = differences(old, files(after), bound)
+            second = differences(old, files(again), bound) if again else None
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+        said.compared = found
+        for line in (*found.notes, *found.lines()):
+            click.echo(line)
+        failed = any(item.worse for item in found.items)
+        slower = found.slower(bound)
+        if found.times:
+            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
+        click.echo(
+            f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse"
+        )
+        if gate:
+            twice = slower & second.slower(bound) if second else set()
+            failed |= bool(twice) or any(item.gates for item in found.items)
+            if slower and not second:
+                many = f"{len(slower)} slower by more than {bound:g}x"
+                click.echo(f"gate: {many}; --again FILE, a second run, settles it")
+            void = found.void or (second is not None and second.void)
+            ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
+            click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
+            sys.exit(1 if failed else 3 if void else 0)
+        sys.exit(1 if failed else 0)
 
 
 @click.command()
@@ -92,49 +96,59 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
     help="Folder for the pages; a site that is there is replaced.",
 )
 @click.option("--open", "opened", is_flag=True, help="Open the first page in a browser.")
-def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool) -> None:
+@document.option
+def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool, as_json: bool) -> None:
     """Show result files again, those given or the newest of conformance, and write them as pages.
 
-    FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS.
+    FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS. Where
+    nothing was run yet, that is the committed results.
     """
     from kvproof.report import attention, charts, ranks
     from kvproof.report.results import ResultsError
     from kvproof.report.site import pages
     from kvproof.report.terminal import show_run
 
-    named = [path for given in files for path in _jsonl(given)]
-    chosen = named or _newest(results)
-    if not chosen:
-        raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
-    found = _read(chosen)
-    if not found:
-        raise WrongInput("no run that has ended is among them: nothing to show")
-    try:
-        if judged := [file for file in found if file.header.what == "conformance"]:
-            show_run(judged, Console(emoji=False))
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    for file in found:
-        if file.header.what == "conformance":
-            continue
-        ranks.show(Console(emoji=False), file.samples)
-        attention.show(Console(emoji=False), file.samples)
-        for picture in charts.draw(file.samples, file.path.parent):
-            click.echo(picture)
-        if charts.missing():
-            click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
-    if pages.missing():
-        click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
-        return
-    try:
-        first = pages.build(named or _jsonl(results.parent), site)
-    except ValueError as error:
-        raise WrongInput(str(error)) from error
-    except OSError as error:
-        raise _unwritable(error, site) from error
-    click.echo(f"site: {first}")
-    if opened:
-        click.launch(str(first))
+    with document.saying("report", as_json) as said:
+        named = [path for given in files for path in _jsonl(given)]
+        chosen = named or _newest(results)
+        committed = [] if chosen else [path for name in COMMITTED for path in _jsonl(results.parent / name)]
+        if not (chosen or committed):
+            raise WrongInput(f"no conformance file in {results}; run `kvproof conformance` first")
+        if committed:
+            click.echo(
+                f"no run in {results} yet: the pages show the {len(committed)} committed files instead"
+            )
+        found = _read(chosen)
+        said.files = [file.path for file in found] or committed
+        if chosen and not found:
+            raise WrongInput("no run that has ended is among them: nothing to show")
+        try:
+            if judged := [file for file in found if file.header.what == "conformance"]:
+                show_run(judged, Console(emoji=False))
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+        for file in found:
+            if file.header.what == "conformance":
+                continue
+            ranks.show(Console(emoji=False), file.samples)
+            attention.show(Console(emoji=False), file.samples)
+            for picture in charts.draw(file.samples, file.path.parent):
+                click.echo(picture)
+            if charts.missing():
+                click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
+        if pages.missing():
+            click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
+            return
+        try:
+            first = pages.build(named or committed or _jsonl(results.parent), site)
+        except ValueError as error:
+            raise WrongInput(str(error)) from error
+        except OSError as error:
+            raise _unwritable(error, site) from error
+        said.report = first
+        click.echo(f"site: {first}")
+        if opened:
+            click.launch(str(first))
 
 
 @click.command()
@@ -227,6 +241,35 @@ def merge(files: tuple[Path, ...], into: Path) -> None:
             click.echo(summarize(file).headline)
         click.echo(file.path)
     sys.exit(status)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The smaller file; one that is there is replaced.",
+)
+def slim(file: Path, to: Path) -> None:
+    """Make a conformance file small enough to be committed, for the pages to show.
+
+    What holds keeps one line for each requirement; each failure keeps the case that reports show, with what
+    they draw of it. Places of the machine are taken out.
+    """
+    from kvproof.report import slim as smaller
+    from kvproof.report.results import ResultsError
+
+    found = _read([file])
+    if not found:
+        raise WrongInput(f"{file}: the run did not end; only a complete file can be committed")
+    try:
+        smaller.slim(found[0], to)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    except OSError as error:
+        raise _unwritable(error, to) from error
+    click.echo(f"{to}: {to.stat().st_size:,} bytes of {file.stat().st_size:,}")
 
 
 def _read(paths: list[Path]) -> list[ResultFile]:

@@ -40,3 +40,63 @@ class Matrix(Record):
     requirements: tuple[Requirement, ...]
     verdicts: dict[str, tuple[Verdict, ...]]
     """Requirement id -> its verdict for each implementation, in their order."""
+
+
+class Failed(Record):
+    """A requirement that did not hold, in a document of a command."""
+
+    requirement: str
+    title: str
+    verdict: Verdict
+    must: bool
+    expected: str
+    got: str
+    reason: str
+    replay: str
+    """The line that runs it again, where it was saved."""
+
+
+class Told(Record):
+    """What one result file came to."""
+
+    path: str
+    what: Literal["conformance", "bench"]
+    implementation: str
+    version: str
+    profile: str
+    exit_status: int
+    verdicts: dict[str, int] = Field(default_factory=dict)
+    """Verdict -> requirements; of conformance."""
+    failures: tuple[Failed, ...] = ()
+    """The one to look at first is the first; known failures are not among them."""
+    points: int = 0
+    """Of a benchmark: how many have a number."""
+    void: str = ""
+    """Of a benchmark: why none of its times counts."""
+
+
+class Differing(Record):
+    """One line of a comparison."""
+
+    word: str
+    """broken, slower, changed, gone, new, unclear, fixed or faster."""
+    what: str
+    worse: bool
+    """A verdict for the worse."""
+
+
+class Document(Record):
+    """What a command prints with `--json`: one document, and nothing else on standard output."""
+
+    kind: Literal["document"] = "document"
+    schema_version: int = 1
+    command: Literal["conformance", "bench", "compare", "report"]
+    exit_status: int
+    report: str = ""
+    """The folder of the run, or the first page of the site; empty where nothing was written."""
+    files: tuple[Told, ...] = ()
+    differences: tuple[Differing, ...] = ()
+    times: dict[str, int] = Field(default_factory=dict)
+    """Of a comparison: FASTER, SAME, SLOWER, UNCLEAR, INVALID -> points."""
+    notes: tuple[str, ...] = ()
+    """Of a comparison: what holds for all of it, such as two machines."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kvproof.derived import Matrix, Past
+from kvproof.derived import Document, Matrix, Past
 from kvproof.protocol import Answer, Request
 from kvproof.records import Capability, Case, Line, Profile, Requirement
 from kvproof.spec import find
@@ -30,6 +30,7 @@ def schemas() -> dict[str, str]:
         "process-request": TypeAdapter[Any](Request).json_schema(),
         "process-answer": TypeAdapter[Any](Answer).json_schema(),
         "history-line": Past.model_json_schema(mode="serialization"),
+        "document": Document.model_json_schema(mode="serialization"),
         "matrix": Matrix.model_json_schema(mode="serialization"),
         "result-line": TypeAdapter[Any](Line).json_schema(mode="serialization"),
     }

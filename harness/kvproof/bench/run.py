@@ -106,6 +106,7 @@ def run(
     patience: float = 1.0,
     shard: tuple[int, int] | None = None,
     processes: int = 1,
+    wrote: Callable[[Path], None] = lambda file: None,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -125,6 +126,7 @@ def run(
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
         processes: of each implementation, for the timed cells of managers and schedulers.
+        wrote: is told the result file, whole or broken off.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -165,7 +167,7 @@ def run(
     if processes > 1 and not (plan.timed and subjects):
         console.print("--rounds: none of these cells is measured in several processes", highlight=False)
         return 2
-    return measure(plan, out, console, quiet)
+    return measure(plan, out, console, quiet, wrote)
 
 
 def _profiles(subjects: Sequence[Subject], kernels: Sequence[KernelSubject]) -> list[str]:
@@ -245,7 +247,13 @@ def _wants(missing: Mapping[str, str]) -> str:
     return "; ".join(f"no {what}: {how}" for what, how in missing.items())
 
 
-def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
+def measure(
+    plan: Plan,
+    out: Path,
+    console: Console,
+    quiet: bool,
+    wrote: Callable[[Path], None] = lambda file: None,
+) -> int:
     """Measure opened subjects; arguments and answer as in `run`."""
     started, now = time.monotonic(), datetime.now(UTC)
     folder = _fresh(out, f"{now:%Y%m%dT%H%M%SZ}-bench")
@@ -309,6 +317,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
                 void=void,
             )
         )
+    wrote(file.path)
     report = tables.write(folder, header, samples, [*findings, *([f"VOID: {void}"] if void else [])], series)
     if not quiet:
         tables.terminal(console, samples)

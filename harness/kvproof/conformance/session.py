@@ -85,6 +85,8 @@ class Session:
     """Requirement -> its shortest failing cases so far; those that known.toml excuses are not among them."""
     lost: dict[str, tuple[Case, Result]] = field(default_factory=dict)
     """Requirement -> the shortest case that ended in an error or a hang, and its result."""
+    excused: dict[str, tuple[Case, Result]] = field(default_factory=dict)
+    """Requirement -> the shortest case that failed as known.toml says, and its result."""
     started: float = field(default_factory=time.monotonic)
     margin: float | None = None
     """Of the kernel case that was judged last: its largest error over the bound."""
@@ -284,6 +286,12 @@ class Session:
         if result.verdict is Verdict.FAIL:
             found = [*self.failing.get(finding.requirement, []), short]
             self.failing[finding.requirement] = sorted(found, key=lambda c: len(c.history))[:CANDIDATES]
+        before = self.excused.get(finding.requirement)
+        rank = bool(after), len(short.history)  # as a report chooses what it shows
+        if result.verdict is Verdict.XFAIL and (
+            before is None or rank < (bool(before[1].after), len(before[0].history))
+        ):
+            self.excused[finding.requirement] = short, result
         return result
 
     def _ended(self, case: Case, aim: str, outcome: Outcome, spent: float) -> Result:
@@ -322,7 +330,7 @@ class Session:
     # ------------------------------------------------------------ shortest histories
 
     def shortest(self) -> Iterator[Result]:
-        """For each failing requirement the shortest history found, saved as a vector."""
+        """For each failing requirement the shortest history found, saved as a vector; the known ones last."""
         for requirement, candidates in sorted(self.failing.items()):
             case, small = min(
                 ((c, self._shrunk(c, requirement)) for c in candidates), key=lambda pair: len(pair[1].history)
@@ -356,6 +364,21 @@ class Session:
                 self.results.append(saved)
                 self.emit(saved)
                 yield saved
+        yield from self._excused()
+
+    def _excused(self) -> Iterator[Result]:
+        """Known failures once more, not shrunk, with what a report draws and the line that replays them."""
+        for requirement, (case, result) in sorted(self.excused.items()):
+            seen, finding = self._seen(case, requirement)
+            if finding is None or finding.step != result.step:  # it does not fail alike every time
+                continue
+            drawn = {"observed": _drawn(case, seen), "slot": finding.slot}
+            saved = result.model_copy(
+                update=drawn | self._saved(case.model_copy(update={"aim": (requirement,)}), requirement)
+            )
+            self.results.append(saved)
+            self.emit(saved)
+            yield saved
 
     def _saved(self, case: Case, requirement: str) -> dict[str, str]:
         """The case goes into a file; the line that replays it, and the path."""

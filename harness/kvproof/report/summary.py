@@ -273,12 +273,15 @@ def _cause(failure: Failure, aims: Mapping[str, Sequence[str]]) -> tuple[bool, i
     return by_the_way, CAUSES.index(name) if known else len(CAUSES)
 
 
+def shown_first(result: Result) -> tuple[bool, bool, int, bool, str]:
+    """Sorts the case that explains a failure best first: a finding that may follow from an earlier one
+    explains less than one that stands alone, and a case without its history less than any with it."""
+    history = result.history
+    return bool(result.after), not history, len(history), not result.replay, result.case
+
+
 def _failure(requirement: Requirement, results: list[Result], verdict: Verdict) -> Failure:
-    found = sorted(
-        (result for result in results if result.verdict is verdict),
-        # A finding that may follow from an earlier one explains less than one that stands alone.
-        key=lambda result: (bool(result.after), len(result.history), not result.replay, result.case),
-    )
+    found = sorted((result for result in results if result.verdict is verdict), key=shown_first)
     shown = found[0].case.removesuffix(SHORTEST)
     others = dict.fromkeys(case for r in found[1:] if (case := r.case.removesuffix(SHORTEST)) != shown)
     return Failure(requirement, found[0], tuple(others))

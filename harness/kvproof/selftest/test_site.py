@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from kvproof import spec
+from kvproof.report.results import read
 from kvproof.report.site import pages
+from kvproof.report.site.pairs import compared
 from kvproof.selftest.result_files import judged, measured
 
 pytest.importorskip("jinja2", reason="the pages need jinja2: pip install 'kvproof[report]'")
@@ -100,7 +102,9 @@ def test_without_a_complete_file_there_is_no_site(tmp_path: Path) -> None:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = "KVPROOF_PICTURES"
-"""A folder that keeps a picture of every page."""
+"""A folder that keeps pictures of every page."""
+LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("telephone", 390, "light"))
+"""(name, width, colours) of these pictures."""
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +141,13 @@ def test_every_page_renders_without_an_error_or_a_request(site: Path, browser: A
         page.goto(path.as_uri())
         assert page.locator("h1").inner_text()
         if pictures:
-            name = "-".join(path.relative_to(site).with_suffix(".png").parts)
-            page.screenshot(path=str(Path(pictures) / name), full_page=True)
+            name = "-".join(path.relative_to(site).with_suffix("").parts)
+            for kind, width, scheme in LOOKS:
+                page.set_viewport_size({"width": width, "height": 900})
+                page.emulate_media(color_scheme=scheme)
+                page.screenshot(path=str(Path(pictures) / f"{name}-{kind}.png"), full_page=True)
+            page.emulate_media(color_scheme="light")
+            page.set_viewport_size({"width": 1280, "height": 900})
     assert (said, asked) == ([], [])
     page.close()
 
@@ -213,6 +222,24 @@ def test_compare_tells_what_differs(site: Path, browser: Any) -> None:
     assert "KVP-PREFIX-002" in rows[0]
     assert "worse" in rows[0]
     page.close()
+
+
+def test_times_have_the_verdicts_of_kvproof_compare(tmp_path: Path) -> None:
+    for name, times in (("a", 1.0), ("b", 1.3), ("c", 1.002)):
+        measured(tmp_path / f"{name}.jsonl", ("one",))
+        text = (tmp_path / f"{name}.jsonl").read_text(encoding="utf-8")
+        processes = [round(times * (2 + n / 1000), 4) for n in range(9)]
+        text = text.replace('"processes":[]', f'"processes":{processes}').replace(
+            '"cals":[]', '"cals":[1' + 8 * ",1" + "]"
+        )
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    files = [read(tmp_path / f"{name}.jsonl") for name in "abc"]
+    found = compared(files)
+    assert {pair: {row[7] for row in told["times"]} for pair, told in found.items()} == {
+        "0/1": {"SLOWER"},
+        "0/2": {"SAME"},
+        "1/2": {"FASTER"},
+    }
 
 
 def test_a_large_report_stays_small(tmp_path: Path) -> None:

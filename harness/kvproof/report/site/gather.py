@@ -124,10 +124,14 @@ class Site:
         return [j for j in self.judged if j.profile == profile]
 
     def areas(self, profile: str) -> list[str]:
-        """Areas of this profile of which somebody was judged, in the order of the specification."""
+        """Areas of this profile of which somebody was judged: those in which one fails first, then those with
+        a known failure, else in the order of the specification."""
         found = (r.requirement for r in self.rules.values() if r.requirement.profile == profile)
         areas = dict.fromkeys(r.area for r in found)
-        return [a for a in areas if any(j.area(a)[0] not in ("", "none") for j in self.of(profile))]
+        seen = {a: {j.area(a)[0] for j in self.of(profile)} for a in areas}
+        bad = ("fail", "advice", "known")
+        rank = {a: next((n for n, kind in enumerate(bad) if kind in seen[a]), len(bad)) for a in areas}
+        return sorted((a for a in areas if seen[a] - {"", "none"}), key=rank.__getitem__)
 
 
 def gather(paths: Sequence[Path]) -> Site:
@@ -154,7 +158,7 @@ def gather(paths: Sequence[Path]) -> Site:
     newest = {(f.header.implementation, f.header.profile): f for f in files if _is(f, "conformance")}
     slugs = _slugs(f"{name}-{profile}" for name, profile in newest)
     judged = [Judgement(slugs[f"{n}-{p}"], summarize(f)) for (n, p), f in newest.items()]
-    judged.sort(key=lambda j: (_rank(j.profile), j.failed, j.name))
+    judged.sort(key=lambda j: (_rank(j.profile), not j.failed, not j.failures, j.name))
     return Site(
         files=tuple(files),
         judged=tuple(judged),

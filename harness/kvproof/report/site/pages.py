@@ -17,6 +17,7 @@ from kvproof.records import Result, Sample, Verdict
 from kvproof.report import history
 from kvproof.report.site import plots
 from kvproof.report.site.gather import Judgement, Rule, Site, gather
+from kvproof.report.site.pairs import compared
 from kvproof.report.summary import BAD
 
 HERE = Path(__file__).parent
@@ -136,7 +137,8 @@ class _Writer:
         for name in ("site.css", "site.js"):
             shutil.copyfile(HERE / "assets" / name, self.folder / "assets" / name)
         self._script("index.js", "KVPROOF_INDEX", _index(self.site))
-        self._script("compare.js", "KVPROOF_RUNS", [_run(f) for f in self.site.files])
+        runs = {"runs": [_run(f) for f in self.site.files], "times": compared(self.site.files)}
+        self._script("compare.js", "KVPROOF_COMPARE", runs)
         if importlib.util.find_spec("vl_convert") is not None:
             vega = importlib.import_module("vl_convert").javascript_bundle() + _READY
             (self.folder / "assets" / "vega.js").write_text(vega, encoding="utf-8")
@@ -217,7 +219,7 @@ def _index(site: Site) -> list[tuple[str, str, str]]:
 
 
 def _run(file: Any) -> dict[str, Any]:
-    """A file as the compare page needs it: verdicts by requirement, medians by point."""
+    """A file as the compare page needs it: verdicts by requirement; times are compared beforehand."""
     h = file.header
     run: dict[str, Any] = {
         "name": h.implementation,
@@ -232,9 +234,4 @@ def _run(file: Any) -> dict[str, Any]:
             before = worst.get(r.requirement, Verdict.NOT_RUN)
             worst[r.requirement] = min(before, r.verdict, key=order.index)
         return run | {"verdicts": worst}
-    medians = {}
-    for s in file.samples:
-        if s.rounds:
-            point = ", ".join(f"{k} {v}" for k, v in s.parameters.items())
-            medians[f"{s.implementation} · {s.cell} · {point}"] = [s.median, s.low, s.high, s.unit]
-    return run | {"medians": medians}
+    return run

@@ -163,10 +163,13 @@ for (const place of document.querySelectorAll(".history")) {
 }
 
 // ---------------------------------------------------------------- compare two runs
+const order = ["SLOWER", "FASTER", "INVALID", "UNCLEAR", "SAME"];
+const mirrored = ([what, unit, from, to, ratio, low, high, verdict]) =>
+  [what, unit, to, from, 1 / ratio, 1 / high, 1 / low, { SLOWER: "FASTER", FASTER: "SLOWER" }[verdict] || verdict];
 const compare = document.getElementById("compare");
 if (compare) {
   addEventListener("DOMContentLoaded", () => {
-    const runs = window.KVPROOF_RUNS || [];
+    const { runs = [], times = {} } = window.KVPROOF_COMPARE || {};
     const { a, b } = compare.elements;
     for (const select of [a, b]) runs.forEach((r, i) => select.append(new Option(`${r.name} · ${r.what}${r.what === "bench" ? "" : ` ${r.profile}`} · ${r.started}`, i)));
     const given = inAddress();
@@ -189,17 +192,20 @@ if (compare) {
         const broken = (bad(to) && !bad(from)) || (good(from) && !good(to));
         rows.push(rowOf(key, from, to, words[broken ? 0 : good(to) ? 1 : 2], broken ? "fail" : good(to) ? "pass" : ""));
       }
-      const plain = (key, name) => key.split(" · ").slice(1).join(" · ") || name;
-      const other = Object.keys(x.medians || {}).length && y.medians ? Object.entries(y.medians) : [];
-      for (const [key, [m, low, high, unit]] of other) {
-        const before = x.medians[key];
-        if (!before) continue;
-        const apart = low > before[2] || high < before[1], ratio = m / before[0];
-        if (apart && x !== y) rows.push(rowOf(`${key.split(" · ")[0]}: ${plain(key)}`, `${before[0].toPrecision(3)} ${unit}`, `${m.toPrecision(3)} ${unit}`, `x ${ratio.toFixed(2)}`, ratio > 1 ? "fail" : "pass"));
+      const both = times[`${a.value}/${b.value}`], turned = times[`${b.value}/${a.value}`];
+      const told = (both || turned || { times: [] }).times.map((t) => (both ? t : mirrored(t)));
+      told.sort((p, q) => order.indexOf(p[7]) - order.indexOf(q[7]));
+      for (const [what, unit, from, to, ratio, low, high, verdict] of told) {
+        const interval = Number.isNaN(ratio) ? "" : `x ${ratio.toFixed(3)} (${low.toFixed(3)}–${high.toFixed(3)}) `;
+        rows.push(rowOf(what, `${from.toPrecision(3)} ${unit}`, `${to.toPrecision(3)} ${unit}`, interval + verdict, { SLOWER: "fail", FASTER: "pass" }[verdict] || ""));
       }
       document.getElementById("changes").replaceChildren(...rows);
+      const counts = order.map((v) => [told.filter((t) => t[7] === v).length, v]).filter(([n]) => n);
+      const floor = (both || turned || {}).floor;
+      const said = told.length ? `${counts.map(([n, v]) => `${n} ${v}`).join(", ")}${floor ? `; equal things were measured up to ${(floor * 100).toFixed(1)} % apart` : ""}.`
+        : x === y ? "Choose two runs." : x.what === "bench" ? "Not compared on this page; kvproof compare BEFORE AFTER does it." : rows.length ? `${rows.length} differences.` : "No difference.";
       document.getElementById("said").textContent = x.what !== y.what ? "A conformance run and a benchmark have nothing in common; choose two of a kind."
-        : rows.length ? `${rows.length} differences` + (x.what === "bench" ? " (quartiles apart; `kvproof compare` gives intervals)" : "") : "No difference.";
+        : [said, ...(both || turned || { notes: [] }).notes].join(" ");
     };
     compare.addEventListener("input", () => {
       history.replaceState(null, "", `#${new URLSearchParams([["a", a.value], ["b", b.value]])}`);

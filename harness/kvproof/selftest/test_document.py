@@ -1,0 +1,124 @@
+"""`--json` of the commands, what a clone without runs shows, and files made small enough to be committed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from click.testing import CliRunner
+
+from kvproof import spec
+from kvproof.cli import main
+from kvproof.records import Verdict
+from kvproof.report.results import read
+from kvproof.report.summary import summarize
+from kvproof.selftest.result_files import HISTORY, WHERE, judged, measured
+
+BAD = "KVP-PREFIX-002"
+
+
+def document(status: int, *arguments: str) -> dict[str, Any]:
+    """What the command prints with --json: it must be one document of the committed schema."""
+    done = CliRunner().invoke(main, [*arguments, "--json"])
+    assert done.exit_code == status, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    schema = json.loads((spec.find() / "schemas" / "document.json").read_text(encoding="utf-8"))
+    jsonschema.validate(found, schema)
+    assert (found["command"], found["exit_status"]) == (arguments[0], status)
+    return found
+
+
+def test_conformance_says_what_failed_and_where_the_report_is(tmp_path: Path) -> None:
+    chosen = ("--requirement", "TABLE-001", "--histories", "0", "--results", str(tmp_path))
+    found = document(
+        1, "conformance", "--impl", "faulty:late_at_the_edge", "--impl", "plain", *chosen, "--quiet"
+    )
+    bad, good = found["files"]
+    assert [f["requirement"] for f in bad["failures"]] == ["KVP-TABLE-001"]
+    assert bad["failures"][0]["replay"].startswith("kvproof replay ")
+    assert good["verdicts"]["PASS"] == 1
+    assert good["failures"] == []
+    assert (Path(found["report"]) / "summary.md").is_file()
+
+
+def test_bench_says_how_many_points_it_has(tmp_path: Path) -> None:
+    found = document(0, "bench", "--impl", "plain", "--cell", "free", "--results", str(tmp_path))
+    (file,) = found["files"]
+    assert file["points"] > 0
+    assert Path(file["path"]).parent == Path(found["report"])
+
+
+def test_compare_and_report_say_the_same_as_without(tmp_path: Path) -> None:
+    judged(tmp_path / "good.jsonl", "one")
+    judged(tmp_path / "bad.jsonl", "one", BAD)
+    found = document(1, "compare", str(tmp_path / "good.jsonl"), str(tmp_path / "bad.jsonl"))
+    assert found["differences"] == [{"word": "broken", "what": f"{BAD}: PASS -> FAIL", "worse": True}]
+    shown = document(0, "report", str(tmp_path / "bad.jsonl"), "--site", str(tmp_path / "site"))
+    assert shown["files"][0]["failures"][0]["got"] == WHERE
+    assert Path(shown["report"]) == tmp_path / "site" / "index.html"
+
+
+def test_wrong_usage_has_no_document(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["report", "--results", str(tmp_path / "runs"), "--json"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "no conformance file" in done.stderr
+
+
+def test_without_a_run_the_committed_results_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "baselines" / "here").mkdir(parents=True)
+    judged(tmp_path / "baselines" / "here" / "one.jsonl", "one")
+    (tmp_path / "thirdparty" / "two").mkdir(parents=True)
+    judged(tmp_path / "thirdparty" / "two" / "manager.jsonl", "two", BAD)
+    judged(tmp_path / "stray.jsonl", "three")
+    command = ["report", "--results", str(tmp_path / "runs"), "--site", str(tmp_path / "site")]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert "the pages show the 2 committed files instead" in done.output
+    overview = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert overview.index("two-manager.html") < overview.index("one-manager.html"), "what fails comes first"
+    assert "three" not in overview
+
+
+def test_a_slim_file_shows_the_same_failure(tmp_path: Path) -> None:
+    judged(tmp_path / "whole.jsonl", "one", BAD)
+    done = CliRunner().invoke(
+        main, ["slim", str(tmp_path / "whole.jsonl"), "--to", str(tmp_path / "slim.jsonl")]
+    )
+    assert done.exit_code == 0, done.output
+    whole, slim = (summarize(read(tmp_path / f"{n}.jsonl")) for n in ("whole", "slim"))
+    assert slim.verdicts == whole.verdicts
+    (failure,) = slim.failures
+    assert (failure.result.history, failure.result.observed) == (
+        HISTORY,
+        whole.failures[0].result.observed,
+    )
+    assert failure.result.replay == f"kvproof conformance --impl one --profile manager --requirement {BAD}"
+    assert slim.file.cases == ()
+    again = CliRunner().invoke(
+        main, ["slim", str(tmp_path / "slim.jsonl"), "--to", str(tmp_path / "slim.jsonl")]
+    )
+    assert again.exit_code == 2
+    assert "is the file to be read" in again.output
+
+
+def test_a_benchmark_is_not_made_smaller(tmp_path: Path) -> None:
+    measured(tmp_path / "bench.jsonl", ("one",))
+    done = CliRunner().invoke(main, ["slim", str(tmp_path / "bench.jsonl"), "--to", str(tmp_path / "x")])
+    assert done.exit_code == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_known_failure_is_drawn_too(tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text("from kvproof_impls.faulty.tables import late_at_the_edge as make\n", encoding="utf-8")
+    known = '[[known]]\nrequirement = "KVP-TABLE-001"\nreason = "planted"\n'
+    (tmp_path / "known.toml").write_text(known, encoding="utf-8")
+    chosen = ("--requirement", "TABLE-001", "--histories", "0", "--results", str(tmp_path / "runs"))
+    found = CliRunner().invoke(main, ["conformance", "--impl", str(adapter), *chosen, "--quiet"])
+    (file,) = (tmp_path / "runs").rglob("*.jsonl")
+    (failure,) = summarize(read(file)).known
+    assert failure.result.verdict is Verdict.XFAIL, found.output
+    assert len(failure.result.observed) == len(failure.result.history) > 0
+    assert failure.result.replay.startswith("kvproof replay ")
