@@ -46,6 +46,8 @@ KERNELS = {
     ),
 }
 """Kernels that are measured on a device where none is named."""
+ROUNDS = 5
+"""Processes of each implementation where no number is told: as many as a verdict of `compare` needs."""
 CAPACITY = (262_144, 1_048_576)
 """Tokens: a GPU of 141 GB holds under a million tokens of an 8B model at 128 KiB a token."""
 SERVED_CAPACITY = (1_048_576,)
@@ -105,7 +107,7 @@ def run(
     device: str = "cpu",
     patience: float = 1.0,
     shard: tuple[int, int] | None = None,
-    processes: int = 1,
+    processes: int | None = None,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
 
@@ -124,7 +126,7 @@ def run(
         device: "cpu" or "cuda", where kernels are measured.
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
-        processes: of each implementation, for the timed cells of managers and schedulers.
+        processes: of each implementation, for the timed cells of managers and schedulers; None: 5.
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
@@ -161,8 +163,9 @@ def run(
         return 3
     trace_ids = traces.with_ids(requests)
     plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience, shard)
-    plan = replace(plan, rounds=processes)
-    if processes > 1 and not (plan.timed and subjects):
+    timed = bool(plan.timed and subjects)
+    plan = replace(plan, rounds=processes or (ROUNDS if timed else 1))
+    if processes and processes > 1 and not timed:
         console.print("--rounds: none of these cells is measured in several processes", highlight=False)
         return 2
     return measure(plan, out, console, quiet)
