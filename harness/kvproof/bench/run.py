@@ -54,6 +54,8 @@ SERVED_CAPACITY = (1_048_576,)
 """The same for a scheduler."""
 CELL_S = {True: 1.0, False: 4.0}
 """Seconds for the rounds of one subject in one cell, quick or not."""
+ROUND_S = {True: 0.05, False: 0.8}
+"""The same in each of several processes, of which a round has three and more."""
 REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
 SERVE_S = {True: 60.0, False: 300.0}
@@ -286,8 +288,7 @@ def measure(plan: Plan, out: Path, console: Console, quiet: bool) -> int:
         try:
             with _progress(steps, quiet) as tell:
                 if several:
-                    seconds = CELL_S[plan.quick] / plan.rounds
-                    shape = rounds.Shape(plan.rounds, seconds, plan.patience)
+                    shape = rounds.Shape(plan.rounds, ROUND_S[plan.quick], plan.patience)
                     findings += rounds.measure(plan.subjects, plan.timed, shape, emit, tell)
                     void = rounds.void(samples)
                 else:

@@ -57,5 +57,5 @@ def _cut(old: ResultFile, run: Sequence[ResultFile]) -> ResultFile | None:
         key = old.header.implementation, old.header.profile
         return old if key in {(f.header.implementation, f.header.profile) for f in same} else None
     asked = {(s.implementation, s.cell) for f in same for s in f.samples}
-    samples = [s for s in old.samples if (s.implementation, s.cell) in asked]
+    samples = tuple(s for s in old.samples if (s.implementation, s.cell) in asked)
     return replace(old, samples=samples) if samples else None
