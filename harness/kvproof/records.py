@@ -47,7 +47,7 @@ class Requirement(Record):
     fault: str = ""
     """A fault its tests must kill."""
     status: Literal["active", "planned", "report"] = "active"
-    """planned: nobody tests it yet; report: it binds what the harness reports, no implementation is judged."""
+    """planned: nobody tests it yet; report: it binds reports of the harness, no implementation is judged."""
     tests: tuple[str, ...] = ()
     """Of a report: the tests of the harness that hold it, "test_replay.py::test_x"."""
 
