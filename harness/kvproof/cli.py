@@ -199,9 +199,8 @@ def conformance(
     "--rounds",
     "processes",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Time managers and schedulers in so many processes each; `kvproof compare` needs 5.",
+    help="Time managers and schedulers in so many processes each: 5 if not told, as `kvproof compare` needs; "
+    "1: all in one process.",
 )
 @click.option("--noisy", is_flag=True, help="9 rounds, for a busy machine.")
 @options.shard
@@ -222,7 +221,7 @@ def bench(
     profile: str | None,
     device: str,
     patience: float,
-    processes: int,
+    processes: int | None,
     noisy: bool,
     shard: tuple[int, int] | None,
     ray: str | None,
@@ -260,7 +259,7 @@ def bench(
                 device=device,
                 patience=patience,
                 shard=shard,
-                processes=max(processes, 9) if noisy else processes,
+                processes=max(processes or 0, 9) if noisy else processes,
                 wrote=wrote,
             )
         except SubjectError as error:

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 COMMITTED = ("baselines", "thirdparty")
 """Beside the folder of runs: results that a clone comes with."""
+BASELINES = Path("results/baselines")
+"""Committed runs, a folder a machine."""
 
 
 @click.command()
-@click.argument("before", type=click.Path(exists=True, path_type=Path))
-@click.argument("after", type=click.Path(exists=True, path_type=Path))
+@click.argument("runs", metavar="[BEFORE] AFTER", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help=f"Compare AFTER with the run in {BASELINES}/ of the machine that AFTER was made on.",
+)
 @click.option(
     "--again",
     type=click.Path(exists=True, path_type=Path),
@@ -41,7 +47,9 @@ COMMITTED = ("baselines", "thirdparty")
     help="The change in time that matters: a gate fails beyond it, and SAME is within it.",
 )
 @document.option
-def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: float, as_json: bool) -> None:
+def compare(
+    runs: tuple[Path, ...], baseline: bool, again: Path | None, gate: bool, bound: float, as_json: bool
+) -> None:
     """Say what differs between two runs, files or folders of them, conformance and benchmarks together.
 
     Exit status: 0; 1 a verdict is worse, or with --gate one more of these: an exact counter (blocks, hits,
@@ -49,16 +57,21 @@ def compare(before: Path, after: Path, again: Path | None, gate: bool, bound: fl
     by more than the bound in AFTER and in the run given by --again; 3 with --gate: times are void, as the
     machine was too busy in one of the runs.
     """
+    from kvproof.report.baseline import fitting
     from kvproof.report.compare import differences
     from kvproof.report.results import ResultsError, read
 
     def files(given: Path) -> list[ResultFile]:
         return [read(path) for path in _jsonl(given) if path.name != "history.jsonl"]
 
+    wanted = ("AFTER",) if baseline else ("BEFORE", "AFTER")
+    if len(runs) != len(wanted):
+        raise WrongInput(f"{len(runs)} runs are named; give {' '.join(wanted)}, or --baseline AFTER")
     with document.saying("compare", as_json) as said:
         try:
-            old = files(before)
-            found = differences(old, files(after), bound)
+            new = files(runs[-1])
+            old = fitting(BASELINES, new) if baseline else files(runs[0])
+            found = differences(old, new, bound)
             second = differences(old, files(again), bound) if again else None
         except ResultsError as error:
             raise WrongInput(str(error)) from error

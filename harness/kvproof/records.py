@@ -46,7 +46,10 @@ class Requirement(Record):
     """Real faults: "vllm-project/vllm#42571" or "owner/name: what was seen"."""
     fault: str = ""
     """A fault its tests must kill."""
-    status: Literal["active", "planned"] = "active"
+    status: Literal["active", "planned", "report"] = "active"
+    """planned: nobody tests it yet; report: it binds reports of the harness, no implementation is judged."""
+    tests: tuple[str, ...] = ()
+    """Of a report: the tests of the harness that hold it, "test_replay.py::test_x"."""
 
     @property
     def area(self) -> str:

@@ -272,6 +272,8 @@ def _lint_citations(spec: Spec, cited: Mapping[str, set[str]]) -> Iterator[str]:
     for r in spec.requirements.values():
         if r.status == "active" and not cited.get(r.id):
             yield f"{r.id}: active, but no test cites it"
+        if (r.status == "report") != bool(r.tests):
+            yield f"{r.id}: tests are named where the status is report, and only there"
 
 
 # ---------------------------------------------------------------- printing
@@ -320,6 +322,8 @@ def _entries(chosen: tuple[Requirement, ...], depth: int) -> list[str]:
     lines: list[str] = []
     for r in chosen:
         facts = [r.level.value, r.profile, r.status]
+        if r.tests:
+            facts.append(f"held by {_code(r.tests)}")
         if r.needs:
             facts.append(f"needs {_code(r.needs)}")
         if r.chapter:

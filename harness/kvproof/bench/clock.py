@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +14,14 @@ CALIBRATION_RUNS = 9
 CALIBRATION_TURNS = 4000
 
 
-def calibrate() -> float:
-    """Nanoseconds of one turn of a fixed pure-Python loop: the median of 9 runs of 4,000 turns.
+def calibrate(count: int = CALIBRATION_RUNS) -> float:
+    """Nanoseconds of one turn of a fixed pure-Python loop: the median of `count` runs of 4,000 turns.
 
     A turn writes and reads a dictionary of 256 keys and grows a list. Times divided by it
     compare between machines, and between moments of a shared one, far better than nanoseconds.
     """
     runs = []
-    for _ in range(CALIBRATION_RUNS):
+    for _ in range(count):
         start = time.perf_counter_ns()
         slots: dict[int, int] = {}
         grown: list[int] = []
@@ -31,6 +32,18 @@ def calibrate() -> float:
                 grown.pop()
         runs.append((time.perf_counter_ns() - start) / CALIBRATION_TURNS)
     return median(runs)
+
+
+def interrupted() -> int:
+    """How often this thread has had its processor taken away; 0 always where that is not counted.
+
+    A thread that waits, or sleeps, gives it away and is not counted.
+    """
+    if sys.platform == "linux":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+    return 0
 
 
 @contextmanager

@@ -9,20 +9,24 @@ from math import ceil
 from typing import Any, Protocol, runtime_checkable
 
 from kvproof.bench.cells import CELLS
-from kvproof.bench.clock import calibrate, quiet
+from kvproof.bench.clock import calibrate, interrupted, quiet
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Subject, Unsupported, Wrong
+from kvproof.bench.warm import LEAST_WARM, MOST_WARM, warm
 from kvproof.bench.work import MAX_ROUNDS, Work
 from kvproof.records import Sample
 from kvproof.report.attention import MORE
-from kvproof.stats import quantiles, ratio_interval, slope
+from kvproof.stats import median, quantiles, ratio_interval, slope
 
-WARM_UP = 2
 MIN_ROUNDS = 5
 BURST = 4
 """Rounds that a lane takes at its turn."""
-MOST_TIMED = (MAX_ROUNDS - WARM_UP) * BURST // (BURST + 1)
-"""Cells are made for MAX_ROUNDS, those that are not timed included."""
+MOST_TIMED = (MAX_ROUNDS - MOST_WARM) * BURST // (BURST + 1)
+"""Of one set-up: cells are made for MAX_ROUNDS, those that are not timed included."""
+SET_UPS = 10
+"""So often is a cell of short rounds set up at most, so that its budget is used."""
+BURST_CALIBRATION = 3
+"""Runs of the calibration loop before a burst."""
 LONGEST_CELL_S = 20.0
 """A size whose least number of rounds would take longer is left out, with a note."""
 
@@ -54,17 +58,43 @@ class Lane:
     note: str = ""
     inside: list[float] = field(default_factory=list)
     """Seconds of each round on the clock of a program in another process."""
+    broken_in: list[bool] = field(default_factory=list)
+    """Of each round: whether the machine took the processor away within it."""
+    cals: list[float] = field(default_factory=list)
+    """Turns of the calibration loop before each burst, ns."""
+    warmed: int = 0
+    """Rounds of the warm-up."""
+    ran: int = 0
+    """Rounds since the cell was set up, those that are not timed included."""
 
-    def step(self) -> float:
-        """Run one round outside the measurement and prepare the next; seconds it took in all."""
+    def open(self, point: Point) -> float:
+        """Set the cell up, anew if it has been; seconds that took."""
         start = time.perf_counter()
-        self.finish(self.once())
-        self.inside.clear()
+        if self.work is not None:
+            self.work.rounds.close()
+        self.work = CELLS[point.cell](self.subject, **point.parameters)
+        self.call, self.ran = next(self.work.rounds), 0
         return time.perf_counter() - start
+
+    def step(self) -> tuple[float, float]:
+        """Run one round outside the measurement and prepare the next; seconds of the call, and in all."""
+        start = time.perf_counter()
+        result = self.once()
+        called = self.inside.pop() if self.inside else time.perf_counter() - start
+        self.finish(result)
+        return called, time.perf_counter() - start
+
+    def kept(self) -> list[float]:
+        """Seconds of the rounds that count: those the machine broke into are left out if enough remain."""
+        if len(self.broken_in) != len(self.seconds):
+            return self.seconds
+        whole = [s for s, broken in zip(self.seconds, self.broken_in, strict=True) if not broken]
+        return whole if len(whole) >= MIN_ROUNDS else self.seconds
 
     def once(self) -> Any:
         """The result of one round."""
         assert self.call is not None
+        self.ran += 1
         if self.subject.timed is None:
             return self.call()
         result, seconds = self.subject.timed(self.call)
@@ -108,12 +138,12 @@ class Job:
         running = [lane for lane in lanes if lane.call is not None]
         if running:
             with quiet():
-                self._run(running, pedantic)
-        cal = (before + calibrate()) / 2
+                self._run(running, point, pedantic)
+        after = calibrate()
         first = next((x for x in lanes[:1] if not x.note and x.seconds), None)
         for lane in lanes:
-            self.behind = lane.seconds
-            self.emit(_sample(lane, point, cal, first))
+            self.behind = lane.kept()
+            self.emit(_sample(lane, point, median([before, *lane.cals, after]), first))
             if lane.work is not None:
                 lane.work.rounds.close()
 
@@ -123,69 +153,90 @@ class Job:
         costs = self.costs.setdefault((lane.subject.name, f"{point.cell}{others}"), {})
         tokens = point.parameters.get("tokens")
         try:
-            ahead = 0.0 if tokens is None else predict(costs, tokens) * (WARM_UP + MIN_ROUNDS)
+            ahead = 0.0 if tokens is None else predict(costs, tokens) * (LEAST_WARM + MIN_ROUNDS)
             if ahead > LONGEST_CELL_S * self.patience:
                 raise Unsupported(
                     f"left out: a round of {max(costs)} tokens took {costs[max(costs)]:.3g} s, "
                     f"{MIN_ROUNDS} rounds of {tokens} would take more than "
                     f"{LONGEST_CELL_S * self.patience:g} s; {MORE} {ceil(ahead / LONGEST_CELL_S)} times them"
                 )
-            lane.work = CELLS[point.cell](lane.subject, **point.parameters)
-            lane.call = next(lane.work.rounds)
-            took = [lane.step() for _ in range(WARM_UP)]
+            opened = lane.open(point)
+            lane.warmed, took = warm(lane.step, self.budget_s)
             if tokens is not None:
-                costs[tokens] = min(took)
-            lane.rounds = max(MIN_ROUNDS, min(MOST_TIMED, int(self.budget_s / min(took))))
-        except Unsupported as e:
-            lane.call, lane.note = None, f"unsupported: {e}"
-        except Wrong as e:
-            lane.call, lane.note = None, f"INVALID: {e}"
+                costs[tokens] = took
+            rounds = int(self.budget_s / took)
+            if rounds > MOST_TIMED:  # more of them need another set-up
+                rounds = max(MOST_TIMED, int(self.budget_s / (took + opened / MOST_TIMED)))
+            lane.rounds = max(MIN_ROUNDS, min(MOST_TIMED * SET_UPS, rounds))
         except Exception as e:
-            lane.call, lane.note = None, f"INVALID: {type(e).__name__}: {e}"
+            lane.call, lane.note = None, _why(e)
 
-    def _run(self, lanes: list[Lane], pedantic: Pedantic) -> None:
+    def _run(self, lanes: list[Lane], point: Point, pedantic: Pedantic) -> None:
         """One pedantic benchmark for all lanes: its rounds go round them, in rotated order.
 
-        A lane takes a burst of rounds at its turn, behind one that is not timed: the lane before it
-        has left the caches to its own code and data.
+        A lane takes a burst of rounds at its turn, behind a look at the machine's speed and one round that
+        is not timed: whatever ran before it has left the caches to its own code and data.
         """
         order: list[Lane] = []
+        opening: list[int] = []
         for n in range(0, max(lane.rounds for lane in lanes), BURST):
             at = (n // BURST + self.turn) % len(lanes)
             for lane in lanes[at:] + lanes[:at]:
-                order += [lane] * min(BURST, max(0, lane.rounds - n))
-        waiting = iter(zip(order, [None, *order], strict=False))
+                size = min(BURST, max(0, lane.rounds - n))
+                order += [lane] * size
+                opening += [size, *[0] * (size - 1)][:size]
+        waiting = iter(zip(order, opening, strict=True))
+        seen = 0
 
         def setup() -> tuple[tuple[Lane], dict[str, Any]]:
-            lane, last = next(waiting)
-            if lane is not last and lane.call is not None and len(lanes) > 1:
+            nonlocal seen
+            lane, opens = next(waiting)
+            if opens and lane.call is not None and lane.ran + opens + 1 > MAX_ROUNDS:
+                again(lane)
+            if opens and lane.call is not None:
+                lane.cals.append(calibrate(BURST_CALIBRATION))
                 timed(lane)
                 check(lane)
-                del lane.inside[-1:]
+                del lane.inside[-1:], lane.broken_in[-1:]
+            seen = interrupted()
             return (lane,), {}
+
+        def again(lane: Lane) -> None:
+            try:
+                lane.open(point)
+                for _ in range(LEAST_WARM):
+                    lane.step()
+            except Exception as e:
+                lane.call, lane.note = None, _why(e)
 
         def timed(lane: Lane) -> None:
             if lane.call is not None:
                 try:
                     lane.result = lane.once()
                 except Exception as e:
-                    lane.call, lane.note = None, f"INVALID: {type(e).__name__}: {e}"
+                    lane.call, lane.note = None, _why(e)
 
         def check(lane: Lane) -> None:
+            lane.broken_in.append(interrupted() > seen)
             if lane.call is not None:
                 try:
                     lane.finish(lane.result)
-                except Wrong as e:
-                    lane.call, lane.note = None, f"INVALID: {e}"
                 except Exception as e:
-                    lane.call, lane.note = None, f"INVALID: {type(e).__name__}: {e}"
+                    lane.call, lane.note = None, _why(e)
 
         rounds: list[float] = pedantic(timed, setup=setup, teardown=check, rounds=len(order))
         for lane, seconds in zip(order, rounds, strict=True):
             lane.seconds.append(seconds)
         for lane in lanes:
-            if lane.inside:
-                lane.seconds = lane.inside
+            if lane.inside:  # its own clock, and its own thread
+                lane.seconds, lane.broken_in = lane.inside, []
+
+
+def _why(error: Exception) -> str:
+    """The note of a lane that has no number because of this."""
+    if isinstance(error, Unsupported):
+        return f"unsupported: {error}"
+    return f"INVALID: {error}" if isinstance(error, Wrong) else f"INVALID: {type(error).__name__}: {error}"
 
 
 def predict(costs: dict[int, float], tokens: int) -> float:
@@ -204,22 +255,24 @@ def _sample(lane: Lane, point: Point, cal: float, first: Lane | None) -> Sample:
     unit, per = (lane.work.unit, lane.work.per) if lane.work else ("ns", 1)
     if lane.note or not lane.seconds:
         return empty(lane.subject.name, point, unit, lane.note)
-    low, median, high = quantiles([s * 1e9 / per for s in lane.seconds])
-    counters = {"round_us": median * per / 1e3}
+    kept = lane.kept()
+    low, middle, high = quantiles([s * 1e9 / per for s in kept])
+    counters = {"round_us": middle * per / 1e3, "warm_up": float(lane.warmed)}
+    counters["left_out"] = float(len(lane.seconds) - len(kept))
     if first is not None and first is not lane:
-        ratio, ratio_low, ratio_high = ratio_interval(lane.seconds, first.seconds)
+        ratio, ratio_low, ratio_high = ratio_interval(kept, first.kept())
         counters |= {"ratio": ratio, "ratio_low": ratio_low, "ratio_high": ratio_high}
     return Sample(
         implementation=lane.subject.name,
         cell=point.cell,
         parameters=point.parameters,
         unit=unit,
-        median=median,
+        median=middle,
         low=low,
         high=high,
-        rounds=len(lane.seconds),
+        rounds=len(kept),
         cal=cal,
-        per_cal=median / cal,
+        per_cal=middle / cal,
         counters=counters,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,7 @@ def measure(
             at = turn % len(lanes)
             for lane in lanes[at:] + lanes[:at]:
                 tell(f"{lane.subject.name}, process {turn + 1} of {shape.processes}")
-                faults += _process(lane, points, shape)
+                faults += _process(lane, points, shape, turn)
     finally:
         for n, point in enumerate(points):
             for sample in _point(lanes, n, point):
@@ -89,8 +90,11 @@ def void(samples: Sequence[Sample]) -> str:
     )
 
 
-def _process(lane: Lane, points: Sequence[Point], shape: Shape) -> list[str]:
-    """One round of one lane; returns what failed outside the implementation."""
+def _process(lane: Lane, points: Sequence[Point], shape: Shape, turn: int) -> list[str]:
+    """One round of one lane; returns what failed outside the implementation.
+
+    Hashes of strings are seeded by the number of the round, so all lanes meet the same ones.
+    """
     subject = lane.subject
     if not subject.spec:
         for n, point in enumerate(points):
@@ -109,6 +113,7 @@ def _process(lane: Lane, points: Sequence[Point], shape: Shape) -> list[str]:
             text=True,
             errors="replace",
             check=False,
+            env={**os.environ, "PYTHONHASHSEED": str(turn + 1)},
         )
         lines = into.read_text(encoding="utf-8").splitlines() if into.is_file() else []
     said = done.stderr.strip().splitlines()
@@ -170,8 +175,17 @@ def _merged(lane: Lane, n: int, point: Point) -> Sample:
             "rounds": sum(s.rounds for s in parts),
             "cal": median(cals),
             "per_cal": median([s.per_cal or 0.0 for s in parts]),
-            "counters": {"round_us": median([s.counters["round_us"] for s in parts])},
+            "counters": _counters(parts),
             "processes": tuple(s.median for s in parts),
             "cals": cals,
         }
     )
+
+
+def _counters(parts: Sequence[Sample]) -> dict[str, float]:
+    """Of all processes: the time of a round, the longest warm-up, rounds that were left out."""
+    return {
+        "round_us": median([s.counters["round_us"] for s in parts]),
+        "warm_up": max(s.counters["warm_up"] for s in parts),
+        "left_out": sum(s.counters["left_out"] for s in parts),
+    }

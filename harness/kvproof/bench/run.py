@@ -46,12 +46,16 @@ KERNELS = {
     ),
 }
 """Kernels that are measured on a device where none is named."""
+ROUNDS = 5
+"""Processes of each implementation where no number is told: as many as a verdict of `compare` needs."""
 CAPACITY = (262_144, 1_048_576)
 """Tokens: a GPU of 141 GB holds under a million tokens of an 8B model at 128 KiB a token."""
 SERVED_CAPACITY = (1_048_576,)
 """The same for a scheduler."""
 CELL_S = {True: 1.0, False: 4.0}
 """Seconds for the rounds of one subject in one cell, quick or not."""
+ROUND_S = {True: 0.05, False: 0.8}
+"""The same in each of several processes, of which a round has three and more."""
 REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
 SERVE_S = {True: 60.0, False: 300.0}
@@ -105,7 +109,7 @@ def run(
     device: str = "cpu",
     patience: float = 1.0,
     shard: tuple[int, int] | None = None,
-    processes: int = 1,
+    processes: int | None = None,
     wrote: Callable[[Path], None] = lambda file: None,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
@@ -125,7 +129,7 @@ def run(
         device: "cpu" or "cuda", where kernels are measured.
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
-        processes: of each implementation, for the timed cells of managers and schedulers.
+        processes: of each implementation, for the timed cells of managers and schedulers; None: 5.
         wrote: is told the result file, whole or broken off.
 
     Returns:
@@ -163,8 +167,9 @@ def run(
         return 3
     trace_ids = traces.with_ids(requests)
     plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience, shard)
-    plan = replace(plan, rounds=processes)
-    if processes > 1 and not (plan.timed and subjects):
+    timed = bool(plan.timed and subjects)
+    plan = replace(plan, rounds=processes or (ROUNDS if timed else 1))
+    if processes and processes > 1 and not timed:
         console.print("--rounds: none of these cells is measured in several processes", highlight=False)
         return 2
     return measure(plan, out, console, quiet, wrote)
@@ -291,8 +296,7 @@ def measure(
         try:
             with _progress(steps, quiet) as tell:
                 if several:
-                    seconds = CELL_S[plan.quick] / plan.rounds
-                    shape = rounds.Shape(plan.rounds, seconds, plan.patience)
+                    shape = rounds.Shape(plan.rounds, ROUND_S[plan.quick], plan.patience)
                     findings += rounds.measure(plan.subjects, plan.timed, shape, emit, tell)
                     void = rounds.void(samples)
                 else:

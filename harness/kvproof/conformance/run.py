@@ -187,6 +187,7 @@ def _header(
             r
             for r in index.requirements.values()
             if (not settings.requirements or r.id in settings.requirements)
+            and r.status != "report"
             and (r.profile == settings.profile or r.status == "planned")
         ),
     )

@@ -14,8 +14,9 @@ from kvproof.bench import brief, cells, memory
 from kvproof.bench.apart import measure_memory
 from kvproof.bench.clock import calibrate, quiet
 from kvproof.bench.matrix import APART, ATTENTION, RANKS, BadMatrix, Point, load
-from kvproof.bench.measure import MOST_TIMED, WARM_UP, Job, predict
+from kvproof.bench.measure import MOST_TIMED, SET_UPS, Job, predict
 from kvproof.bench.subject import Subject, open_subject
+from kvproof.bench.warm import warm
 from kvproof.bench.work import MAX_ROUNDS
 from kvproof.records import Sample
 from kvproof.selftest import bench_standin as standin
@@ -164,9 +165,11 @@ def test_rounds_are_interleaved_and_belong_to_their_subject() -> None:
 
     point = Point("admit_prefix", {"tokens": 32, "cached": 0.0, "form": "list"})
     first, second = measured(spy("a"), spy("b"), point=point, budget_s=1e9)
-    assert first.rounds == second.rounds == MOST_TIMED
-    turns = [(name, len(list(group))) for name, group in groupby(seen[2 * WARM_UP :])]
-    assert sum(n for _, n in turns) <= 2 * (MAX_ROUNDS - WARM_UP)
+    for s in (first, second):
+        assert s.rounds + s.counters["left_out"] == MOST_TIMED * SET_UPS
+    warmed = int(first.counters["warm_up"] + second.counters["warm_up"])
+    turns = [(name, len(list(group))) for name, group in groupby(seen[warmed:])]
+    assert sum(n for _, n in turns) <= 2 * MAX_ROUNDS * SET_UPS - warmed
     assert {name for name, _ in turns} == {"a", "b"}
     # Rotated: whoever closes a turn opens the next, so two bursts of it stand together.
     assert [name for name, _ in turns[:3]] in (["a", "b", "a"], ["b", "a", "b"])
@@ -281,3 +284,40 @@ def test_every_telling_point_is_in_the_matrix(quick: bool) -> None:
     for telling in brief.TELLING:
         cell = telling.cell.removesuffix("_growth")
         assert any(p.cell == cell and telling.at.items() <= p.parameters.items() for p in points), telling
+
+
+# ---------------------------------------------------------------- warm-up, and cells that are set up again
+
+
+@pytest.mark.parametrize(
+    ("calls", "rounds"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], 3),  # the first cannot gain, and two more without gain end it
+        ([9.0, 5.0, 3.0, 3.0, 3.0, 3.0], 5),
+        ([9.0, 8.0, 7.0, 6.0, 5.0, 4.0], 6),
+        ([2.0, 9.0, 9.0, 1.0], 3),  # a busy machine prolongs nothing
+        ([1.0, 0.98, 0.97, 0.96], 3),  # 5 % is no gain
+    ],
+)
+def test_a_subject_is_warm_when_two_rounds_gain_nothing(calls: list[float], rounds: int) -> None:
+    left = iter(calls)
+    ran, fastest = warm(lambda: (call := next(left), call + 1), 1e9)
+    assert (ran, fastest) == (rounds, min(calls[:rounds]) + 1)
+
+
+def test_a_warm_up_takes_no_longer_than_the_rounds() -> None:
+    assert warm(lambda: (1.0, 1.0), 0.5)[0] == 2
+
+
+def test_a_cell_of_short_rounds_is_set_up_again_and_checked_again() -> None:
+    made: list[int] = []
+
+    class Counted(standin.Standin):
+        def __init__(self, num_blocks: int, block_size: int) -> None:
+            made.append(num_blocks)
+            super().__init__(num_blocks, block_size)
+
+    (sample,) = measured(Subject("counted", Counted, 16), point=Point("pool", {"blocks": 256}), budget_s=1e9)
+    assert sample.note == ""
+    assert len(made) > SET_UPS, "a pool lasts for one set-up"
+    assert sample.rounds + sample.counters["left_out"] == MOST_TIMED * SET_UPS

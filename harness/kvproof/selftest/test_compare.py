@@ -183,3 +183,50 @@ def test_a_busier_machine_is_not_a_slowdown(before: Path, tmp_path: Path) -> Non
     ]
     assert len(told) == 1, "what all have in common is no news"
     assert "mine fork" in told[0]
+
+
+# ---------------------------------------------------------------- the committed run of this machine
+
+
+def compared_with_baseline(where: Path, *runs: Path) -> tuple[int, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        done = CliRunner().invoke(main, ["compare", "--baseline", *map(str, runs)])
+    return done.exit_code, done.output
+
+
+def test_a_run_is_compared_with_the_baseline_of_its_machine(tmp_path: Path) -> None:
+    kept = tmp_path / "results" / "baselines"
+    for name in ("ours", "theirs"):
+        (kept / name).mkdir(parents=True)
+    bench(kept / "theirs" / "bench.jsonl", 1, cpu="Another CPU")
+    after = bench(tmp_path / "after.jsonl", 2, {"pool": 1.5})
+    status, said = compared_with_baseline(tmp_path, after)
+    assert status == 2
+    assert "no baseline of" in said
+    assert "theirs: Another CPU" in said
+    bench(kept / "ours" / "bench.jsonl", 3)
+    status, said = compared_with_baseline(tmp_path, after)
+    assert status == 0, said
+    assert re.findall(r"slower +mine (\w+)", said) == ["pool"]
+
+
+def test_a_run_of_a_part_has_lost_nothing_of_the_baseline(tmp_path: Path) -> None:
+    kept = tmp_path / "results" / "baselines" / "ours"
+    kept.mkdir(parents=True)
+    bench(kept / "bench.jsonl", 3)
+    lines = bench(tmp_path / "whole.jsonl", 2).read_text(encoding="utf-8").splitlines()
+    part = tmp_path / "part.jsonl"
+    part.write_text("\n".join(x for x in lines if '"cell":"pool"' not in x) + "\n", encoding="utf-8")
+    status, said = compared_with_baseline(tmp_path, part)
+    assert status == 0, said
+    assert "gone" not in said
+
+
+def test_without_a_baseline_compare_says_what_it_needs(tmp_path: Path) -> None:
+    after = bench(tmp_path / "after.jsonl", 2)
+    assert "no baseline: results/baselines" in compared_with_baseline(tmp_path, after)[1]
+    assert "give AFTER" in compared_with_baseline(tmp_path, after, after)[1].replace("\n", " ")
+    done = CliRunner().invoke(main, ["compare", str(after)])
+    assert done.exit_code == 2
+    assert "--baseline" in done.output

@@ -13,7 +13,7 @@ from rich.console import Console
 from kvproof import environment
 from kvproof.bench import rounds
 from kvproof.bench.matrix import Point
-from kvproof.bench.run import CELL_S, Plan, measure
+from kvproof.bench.run import ROUND_S, Plan, measure
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.traces import synthetic
 from kvproof.cli import main
@@ -134,7 +134,7 @@ def test_a_run_that_drifts_is_void() -> None:
 
 def test_a_void_run_says_so_and_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "DRIFT", -1.0)
-    monkeypatch.setitem(CELL_S, True, 0.02)
+    monkeypatch.setitem(ROUND_S, True, 0.02)
     said = io.StringIO()
     points = [Point("fork", SMALL["fork"]), Point("pool", {"blocks": 256})]
     plan = Plan([opened("make_uncached", "one")], points, synthetic(0, 10), (), True, 0, rounds=2)

@@ -83,9 +83,20 @@ def test_wrapped_texts_are_one_line(loaded: Spec) -> None:
     assert not [r.id for r in loaded.requirements.values() if "\n" in r.text or "  " in r.text]
 
 
-def test_planned_rows_are_those_without_tests_yet(loaded: Spec) -> None:
-    planned = {r.area for r in loaded.requirements.values() if r.status == "planned"}
-    assert planned == {"METRIC"}
+def test_nothing_is_planned_only_and_what_binds_reports_names_tests_there_are(loaded: Spec) -> None:
+    assert not [r.id for r in loaded.requirements.values() if r.status == "planned"]
+    reports = [r for r in loaded.requirements.values() if r.status == "report"]
+    assert {r.area for r in reports} == {"METRIC"}
+    for name in (name for r in reports for name in r.tests):
+        file, test = name.split("::")
+        assert f"\ndef {test}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), name
+
+
+def test_lint_finds_a_report_without_tests(loaded: Spec) -> None:
+    broken = changed(loaded, "KVP-METRIC-001", tests=())
+    assert spec.lint(broken, all_cited(broken)) == [
+        "KVP-METRIC-001: tests are named where the status is report, and only there"
+    ]
 
 
 # ---------------------------------------------------------------- access
@@ -211,8 +222,9 @@ def test_lint_finds_a_citation_of_nothing(loaded: Spec) -> None:
 
 
 def test_lint_finds_a_cited_planned_requirement(loaded: Spec) -> None:
-    cited = {**all_cited(loaded), "KVP-METRIC-001": {"test_capacity"}}
-    assert spec.lint(loaded, cited) == ["KVP-METRIC-001: planned, but cited by test_capacity; make it active"]
+    broken = changed(loaded, "KVP-METRIC-001", status="planned", tests=())
+    cited = {**all_cited(broken), "KVP-METRIC-001": {"test_capacity"}}
+    assert spec.lint(broken, cited) == ["KVP-METRIC-001: planned, but cited by test_capacity; make it active"]
 
 
 def test_lint_finds_a_capability_that_nothing_uses(loaded: Spec) -> None:
