@@ -63,17 +63,14 @@ class RankDriver:
             outcome, detail = "error", str(error) if isinstance(error, Nonsense) else describe(error)
         if op.op in ("step", "form") and outcome not in ("RankLost", "RankGone", "Diverged"):
             self.open = False
-        self.network.arm(())
         if outcome not in ("error", "hung"):
             try:
                 with self.clock(index):
+                    value |= self._traffic("drawn" in args)
+                    self.network.arm(())
                     value["state"] = self._observe()
-                    value["heard"] = self.network.heard()
-                    if "drawn" in args:
-                        value["told"] = {rank: self.network.told(rank) for rank in value["state"]}
             except (Exception, SystemExit) as error:
                 outcome, detail = "error", str(error) if isinstance(error, Nonsense) else describe(error)
-        value |= {"messages": self.network.messages, "bytes": self.network.bytes}
         value |= {"dead": sorted(self.network.dead), "stopped": sorted(self.network.stopped)}
         return Observation.model_construct(outcome=outcome, detail=detail, value=value)
 
@@ -107,6 +104,18 @@ class RankDriver:
         return None
 
     # ------------------------------------------------------------ what is seen
+
+    def _traffic(self, drawn: bool) -> dict[str, Any]:
+        """Of the operation that ends: who has heard of whom, messages and bytes; `drawn`: information too."""
+        network = self.network
+        seen: dict[str, Any] = {
+            "heard": network.heard(),
+            "messages": network.messages,
+            "bytes": network.bytes,
+        }
+        if drawn:
+            seen["told"] = {r: network.told(r) for r in range(len(self.memory)) if network.running(r)}
+        return seen
 
     def _observe(self) -> dict[int, Any]:
         state = {}
