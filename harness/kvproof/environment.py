@@ -7,19 +7,27 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 import kvproof
 from kvproof.records import Environment
 
 PACKAGES = ("numpy", "pandas", "psutil", "pydantic", "pytest", "pytest-benchmark", "torch")
+COMPILERS = ("c++", "g++", "clang++")
+COPIED = 64 << 20
+"""Bytes that are copied to measure the memory: more than caches hold."""
 
 
-def describe() -> Environment:
-    """This machine, this Python, the packages that matter, and the commit of a checkout."""
+def describe(bandwidth: bool = False) -> Environment:
+    """This machine, this Python, the packages that matter, and the commit of a checkout.
+
+    bandwidth: measure that of the memory, which takes about a quarter of a second.
+    """
     found = {}
     for name in PACKAGES:
         try:
@@ -31,8 +39,10 @@ def describe() -> Environment:
         missing["torch"] = "kernel profile and rank processes"
     if shutil.which("nvidia-smi") is None:
         missing["NVIDIA GPU"] = "kernels on a device"
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+    if not any(map(shutil.which, COMPILERS)):
         missing["C++ compiler"] = "kernels on the CPU"
+    here = str(Path(__file__).parent)
+    commit = _said(["git", "-C", here, "rev-parse", "HEAD"])  # None in an installed package
     return Environment(
         kvproof=kvproof.__version__,
         python=platform.python_version(),
@@ -42,8 +52,12 @@ def describe() -> Environment:
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         packages=found,
         missing=missing,
-        commit=_commit(),
-        gpu=_gpu(),
+        commit=commit,
+        dirty=None if commit is None else bool(_said(["git", "-C", here, "status", "--porcelain"])),
+        gpu=_said(["nvidia-smi", "-i", "0", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
+        cpu_mhz=_cpu_mhz(),
+        compiler=next((said for c in COMPILERS if (said := _said([c, "--version"]))), None),
+        copy_gbps=_copy_gbps() if bandwidth else None,
     )
 
 
@@ -56,24 +70,31 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _gpu() -> str | None:
-    """As nvidia-smi tells it; None without one."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+def _cpu_mhz() -> float | None:
+    try:
+        found = psutil.cpu_freq()
+    except (OSError, NotImplementedError, AttributeError):  # AttributeError: this platform has none
         return None
-    command = [program, "-i", "0", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return round(found.current, 0) if found and found.current else None
+
+
+def _copy_gbps() -> float:
+    """The best of seven copies: whatever else runs only ever makes one slower."""
+    source, target = np.ones(COPIED, np.uint8), np.zeros(COPIED, np.uint8)
+    best = float("inf")
+    for _ in range(7):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - start)
+    return round(2 * COPIED / best / 1e9, 1)
+
+
+def _said(command: list[str]) -> str | None:
+    """The first line that a program writes; None if it is not here, fails, or says nothing."""
+    if shutil.which(command[0]) is None:
+        return None
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
-
-
-def _commit() -> str | None:
-    """Of the checkout that holds this file; None in an installed package."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return next(iter(done.stdout.strip().splitlines()), None) if done.returncode == 0 else None

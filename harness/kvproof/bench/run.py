@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kvproof import spec
 from kvproof.bench import rank_cells, rounds, tables, traces
@@ -271,7 +271,7 @@ def measure(
         seed=plan.seed,
         started=now.isoformat(timespec="seconds"),
         command=shlex.join(["kvproof", *sys.argv[1:]]),
-        environment=describe(),
+        environment=describe(bandwidth=True),
         absent=dict(plan.absent),
         shard="{}/{}".format(*plan.shard) if plan.shard else "",
     )
@@ -351,7 +351,7 @@ def _fresh(out: Path, name: str) -> Path:
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[object], None]]:
     """A bar on the terminal, nothing elsewhere; told each point before it is measured."""
     console = Console(file=sys.stderr)  # named now: the in-process pytest run swaps sys.stderr
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
         row, done = bar.add_task("", total=total), iter(range(total))
         yield lambda point: bar.update(row, description=str(point), completed=next(done, total))

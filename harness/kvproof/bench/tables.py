@@ -49,7 +49,9 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
         f"Implementations: {header.implementation}. Seed {header.seed}, started {header.started}.",
         f"{e.cpu}, {e.cores} cores, {e.memory_gib} GiB, {f'{e.gpu}, ' if e.gpu else ''}Python {e.python}, "
         + ", ".join(f"{k} {v}" for k, v in e.packages.items())
-        + f", kvproof {e.kvproof}{f' at {e.commit[:12]}' if e.commit else ''}.",
+        + f", kvproof {e.kvproof}{f' at {e.commit[:12]}' if e.commit else ''}"
+        + f"{' (changed since)' * bool(e.dirty)}. "
+        + f"A copy of memory moves {e.copy_gbps or 'an unknown number of'} GB/s.",
         "",
         "Medians with quartiles; `per cal` is the time divided by one turn of a fixed Python loop timed",
         "around the cell, which compares between machines; `ratio` is to the first implementation, with",

@@ -179,7 +179,7 @@ def pytest_benchmark(files: Sequence[ResultFile]) -> str:
     e = header.environment
     about = {
         "machine_info": {"node": "", "machine": e.cpu, "system": e.platform, "python_version": e.python},
-        "commit_info": {"id": e.commit or "unversioned", "time": header.started, "dirty": False},
+        "commit_info": {"id": e.commit or "unversioned", "time": header.started, "dirty": bool(e.dirty)},
         "benchmarks": benchmarks,
         "datetime": header.started,
         "version": e.packages.get("pytest-benchmark", "5"),

@@ -1,0 +1,42 @@
+"""What a run says of its machine: measured or read, and nothing where neither can be."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvproof import environment
+
+
+def test_what_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(environment.psutil, "cpu_freq", lambda: None)
+    found = environment.describe()
+    nothing = (found.commit, found.dirty, found.gpu, found.compiler, found.cpu_mhz, found.copy_gbps)
+    assert nothing == (None,) * 6
+    assert {"NVIDIA GPU", "C++ compiler"} <= set(found.missing)
+
+
+def test_a_checkout_with_changes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words], check=True
+        )
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    assert environment.describe().dirty is False
+    (tmp_path / "new").touch()
+    assert environment.describe().dirty is True
+
+
+def test_the_memory_rate_is_that_of_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(environment.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(environment, "COPIED", 1_000_000)
+    assert environment.describe(bandwidth=True).copy_gbps == 0.0
+    monkeypatch.setattr(environment.time, "perf_counter", lambda: next(clock) / 1e4)
+    assert environment.describe(bandwidth=True).copy_gbps == 20.0
