@@ -7,6 +7,7 @@ that fails does not stop those behind it; one for which no time is left is named
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,32 +60,40 @@ def steps(results: Path) -> list[Step]:
 
 
 def run(todo: Sequence[Step], total_s: float = TOTAL_S) -> int:
-    """Run the steps one after another; 0 if none failed."""
-    started, failed, left_out = time.monotonic(), [], []
+    """Run the steps one after another, and say last what came of each; 0 if none failed."""
+    started, ended = time.monotonic(), list[tuple[str, str, float]]()
     for step in todo:
-        spent = time.monotonic() - started
-        limit = min(step.limit_s, total_s - spent)
+        begun = time.monotonic()
+        limit = min(step.limit_s, total_s - (begun - started))
         if step.needs and shutil.which(step.needs) is None:
-            left_out.append(f"{step.name} (no {step.needs})")
+            ended.append((step.name, f"not run: no {step.needs}", 0))
             continue
         if limit < LEAST_S:
-            left_out.append(f"{step.name} (no time left)")
+            ended.append((step.name, "not run: no time left", 0))
             continue
-        print(f"== {step.name}, {spent:.0f} s into the run, at most {limit:.0f} s", flush=True)
+        print(f"== {step.name}, {begun - started:.0f} s into the run, at most {limit:.0f} s", flush=True)
         with subprocess.Popen(step.command, start_new_session=True) as process:
             try:
                 status = process.wait(timeout=limit)
+                how = f"FAILED: exit status {status}" if status else "passed"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # its children too
-                failed.append(f"{step.name} (not done in {limit:.0f} s)")
-            else:
-                if status:
-                    failed.append(f"{step.name} (exit status {status})")
+                how = f"FAILED: not done in {limit:.0f} s"
+        ended.append((step.name, how, time.monotonic() - begun))
     print(f"== {time.monotonic() - started:.0f} s in all", flush=True)
-    for what, names in (("failed", failed), ("not run", left_out)):
-        if names:
-            print(f"{what}: {', '.join(names)}", flush=True)
-    return 1 if failed else 0
+    width = max((len(name) for name, _, _ in ended), default=0)
+    for name, how, seconds in ended:
+        print(f"{name:{width}}  {seconds:4.0f} s  {how}", flush=True)
+    return 1 if any(how.startswith("FAILED") for _, how, _ in ended) else 0
+
+
+def to_commit(results: Path, before: set[Path], device: str) -> str:
+    """What the run has written, and where it belongs in the repository."""
+    new = sorted(str(p) for p in results.glob("*/*.jsonl") if p not in before)
+    place = f"results/baselines/{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}/"
+    return (
+        f"to commit under {place}, each file by a name of its own: {', '.join(new) or 'nothing was written'}"
+    )
 
 
 def missing() -> dict[str, str]:
@@ -124,7 +133,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if CASE in arguments:
         return small_case()
-    return run(steps(Path("results") / "runs"))
+    import torch
+
+    results = Path("results") / "runs"
+    before = set(results.glob("*/*.jsonl"))
+    status = run(steps(results))
+    print(to_commit(results, before, torch.cuda.get_device_name()))
+    return status
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -101,10 +102,21 @@ def test_steps_that_fail_or_hang_do_not_stop_the_run(
     assert gpu.run(todo) == 1
     out = capfd.readouterr().out
     assert "seen" in out
-    assert "failed: wrong (exit status 3), hung (not done in 1 s)" in out
-    assert "not run: absent (no no-such-program)" in out
+    last = [line.split("s  ", 1) for line in out.splitlines()[-4:]]
+    assert [name.split()[0] for name, _ in last] == ["wrong", "hung", "right", "absent"]
+    ends = ["FAILED: exit status 3", "FAILED: not done in 1 s", "passed", "not run: no no-such-program"]
+    assert [how for _, how in last] == ends
     assert gpu.run(todo[2:3], total_s=0.0) == 0
     assert "no time left" in capfd.readouterr().out
+
+
+def test_what_a_run_has_written_is_named_with_its_place(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bench.jsonl").touch()
+    said = gpu.to_commit(tmp_path, {tmp_path / "old" / "bench.jsonl"}, "NVIDIA H200")
+    assert "results/baselines/nvidia-h200/" in said
+    assert said.endswith(f": {tmp_path / 'new' / 'bench.jsonl'}")
 
 
 def test_the_run_fits_into_eight_minutes() -> None:
