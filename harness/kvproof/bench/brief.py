@@ -40,12 +40,13 @@ CAPTION = "lengths in tokens; median (per turn of a fixed Python loop); x: of th
 
 _STEP = {"sequences": 1024, "form": "list", "order": "same"}
 _LONG = {"tokens": 131_072, "form": "list"}
+_PROMPT = {"tokens": 8192, "form": "list"}
 
 TELLING = (
     Telling("decode step, {sequences:,} sequences", "decode_step", {**_STEP, "caching": True}),
     Telling("admit {tokens:,}, no cache", "admit_cold", _LONG),
-    Telling("admit {tokens:,}, {cached:.0%} cached", "admit_prefix", {**_LONG, "cached": 0.0}),
-    Telling("admit {tokens:,}, {cached:.0%} cached", "admit_prefix", {**_LONG, "cached": 1.0}),
+    Telling("admit {tokens:,}, {cached:.0%} cached", "admit_prefix", {**_PROMPT, "cached": 0.0}),
+    Telling("admit {tokens:,}, {cached:.0%} cached", "admit_prefix", {**_PROMPT, "cached": 1.0}),
     Telling("free {tokens:,}, cache {caching}", "free", {"tokens": 8192}),
     Telling("fork {tokens:,}", "fork", {"tokens": 8192}),
     Telling("batch tensor of {sequences:,}", "batch", {"sequences": 1024, "order": "same"}),

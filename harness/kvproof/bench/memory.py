@@ -26,7 +26,7 @@ from kvproof.subjects import find
 
 SIZES = (16, 32)
 """Tokens a block of the two pools that are compared; all figures but the split are the first one's."""
-CHILDREN = 3
+CHILDREN = 2
 """Processes for time and resident memory, unless starting them is slow. Traced bytes are the same in each,
 and tracing makes a pool of objects slower to make: that has a process of its own."""
 SLOW_S = 5.0
@@ -76,7 +76,7 @@ def footprint(subject: Subject, blocks: int, caching: bool) -> Footprint:
 def split(small: float, large: float) -> tuple[float, float]:
     """(metadata, tokens) of a block of 16 tokens, from the bytes of one of 16 and of one of 32."""
     tokens = (large - small) / (SIZES[1] - SIZES[0]) * SIZES[0]
-    return round(small - tokens, 2), round(tokens, 2)
+    return round(small - tokens, 2), round(tokens, 2) + 0.0  # not -0.0
 
 
 def _ask(spec: str, blocks: int, caching: bool, what: str) -> tuple[float, float]:

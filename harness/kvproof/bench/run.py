@@ -134,7 +134,8 @@ def run(
 
     Returns:
         0 numbers and no finding; 1 a result failed its check, or exact counts differ; 2 the
-        arguments are wrong; 3 there is not one number, the run was broken off, or its times are void.
+        arguments are wrong; 3 there is not one number, or the run was broken off. Void times are said to
+        be void and are no error: whoever compares them is told.
     """
     console = Console(emoji=False)
     if not console.is_terminal:  # a file or a pipe has no width of its own
@@ -309,7 +310,7 @@ def measure(
             complete = False
             findings.append("broken off from the keyboard")
         measured = sum(1 for s in samples if s.rounds)
-        status = 3 if not complete else 1 if findings else 0 if measured and not void else 3
+        status = 3 if not complete else 1 if findings else 0 if measured else 3
         file.close(
             Footer(
                 complete=complete,

@@ -238,7 +238,7 @@ def sample(name: str, cell: str, parameters: dict[str, Any], value: float = 5.0,
 
 
 def test_the_short_table_shows_telling_points_only() -> None:
-    at = {"tokens": 131_072, "cached": 1.0, "form": "list"}
+    at = {"tokens": 8192, "cached": 1.0, "form": "list"}
     names, rows = brief.rows(
         [
             sample("a", "admit_prefix", at | {"tokens": 512}),
@@ -254,7 +254,7 @@ def test_the_short_table_shows_telling_points_only() -> None:
     )
     assert names == ["a", "b", "c", "d"]
     assert [(r.what, *r.cells) for r in rows] == [
-        ("admit 131,072, 100% cached", "1,234 (12.3)", "2,469 (24.7) 2x", "left out", "INVALID"),
+        ("admit 8,192, 100% cached", "1,234 (12.3)", "2,469 (24.7) 2x", "left out", "INVALID"),
         ("free 8,192, cache off", "5", "unsupported", "", ""),
         ("hit rate (ceiling), 256 Ki", "0.2500 (0.5000)", "", "", ""),
         ("hit rate (ceiling), unbounded", "0.5000 (1.0000)", "", "", ""),

@@ -112,7 +112,7 @@ def test_a_failure_of_the_harness_is_a_finding(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_same_one_twice_gets_two_names(tmp_path: Path) -> None:
-    assert run([ADAPTER, ADAPTER], None, [], 64, ["free"], True, 0, tmp_path, True) == 0
+    assert run([ADAPTER, ADAPTER], None, [], 64, ["free"], True, 0, tmp_path, True, processes=1) == 0
     (folder,) = tmp_path.iterdir()
     names = read(folder / "bench.jsonl").header.implementation.split(", ")
     assert names[1] == names[0] + " #2"

@@ -44,7 +44,9 @@ def test_conformance_says_what_failed_and_where_the_report_is(tmp_path: Path) ->
 
 
 def test_bench_says_how_many_points_it_has(tmp_path: Path) -> None:
-    found = document(0, "bench", "--impl", "plain", "--cell", "free", "--results", str(tmp_path))
+    found = document(
+        0, "bench", "--impl", "plain", "--cell", "free", "--rounds", "1", "--results", str(tmp_path)
+    )
     (file,) = found["files"]
     assert file["points"] > 0
     assert Path(file["path"]).parent == Path(found["report"])
