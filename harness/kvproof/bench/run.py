@@ -54,7 +54,7 @@ SERVED_CAPACITY = (1_048_576,)
 """The same for a scheduler."""
 CELL_S = {True: 1.0, False: 4.0}
 """Seconds for the rounds of one subject in one cell, quick or not."""
-ROUND_S = {True: 0.05, False: 0.8}
+ROUND_S = {True: 0.04, False: 0.8}
 """The same in each of several processes, of which a round has three and more."""
 REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
