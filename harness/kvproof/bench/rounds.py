@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from kvproof.bench.counted import apart, exact
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.subject import Subject
@@ -167,6 +168,9 @@ def _merged(lane: Lane, n: int, point: Point) -> Sample:
         return min(bad, key=lambda s: not s.note.startswith("INVALID"))
     low, middle, high = quantiles([s.median for s in parts])
     cals = tuple(s.cal or 0.0 for s in parts)
+    for part in parts:
+        if said := apart(exact(parts[0].counters), exact(part.counters), "processes"):
+            return empty(lane.subject.name, point, parts[0].unit, f"INVALID: {said}")
     return parts[0].model_copy(
         update={
             "median": middle,
@@ -183,8 +187,8 @@ def _merged(lane: Lane, n: int, point: Point) -> Sample:
 
 
 def _counters(parts: Sequence[Sample]) -> dict[str, float]:
-    """Of all processes: the time of a round, the longest warm-up, rounds that were left out."""
-    return {
+    """Of all processes: time of a round, the longest warm-up, rounds left out; and what all have counted."""
+    return exact(parts[0].counters) | {
         "round_us": median([s.counters["round_us"] for s in parts]),
         "warm_up": max(s.counters["warm_up"] for s in parts),
         "left_out": sum(s.counters["left_out"] for s in parts),
