@@ -192,7 +192,7 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
                 got_slot = mapping[row] if steps else mapping[row][0]
                 expect("the slot of the new token", int(got_slot), slot(table, now))
             if around:
-                counted.update(around.found(), entries=float(sum(map(int, num_blocks))))
+                counted.update(around.found(), entries=sum(map(int, num_blocks)))
             kept.offer(partial(copy, mapping, answer, now))
             for seq in seqs:
                 manager.commit(seq, now)

@@ -52,7 +52,7 @@ class Batches:
 
     def take(self, steps: int, rng: np.random.Generator, form: str) -> list[Any]:
         """The tokens of so many steps, as a "list" or an "array" each, or "single": a list a token."""
-        whole = {"list": self.tokens, "array": self.array, "single": self.single}[form]
+        whole: Any = {"list": self.tokens, "array": self.array, "single": self.single}[form]
         return [whole[at : at + self.size] for at in rng.integers(SPARE, size=steps).tolist()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def test_a_subject_that_remembers_its_inputs_never_meets_one_again() -> None:
         for _ in range(10):
             lane.step()
         assert known == [False] * 10
-        assert all(a != b for a, b in zip(begun, begun[1:], strict=False))
+        assert all(a != b for a, b in pairwise(begun))
         lane.leave()
     assert known == [False] * 10 + [True], "the last prompt of a set-up is asked for once more"
 
