@@ -20,7 +20,18 @@ import numpy as np
 from kvproof.bench.counted import Around
 from kvproof.bench.decoding import batch, decode_step
 from kvproof.bench.kept import Kept, owned
-from kvproof.bench.prompts import FILL, alike, draw, draws, enter, fixed, leave_behind, needs_arrays, touch
+from kvproof.bench.prompts import (
+    FILL,
+    alike,
+    draw,
+    draws,
+    enter,
+    fixed,
+    leave_behind,
+    needs_arrays,
+    touch,
+    unknown,
+)
 from kvproof.bench.scheduling import scheduler_step
 from kvproof.bench.subject import Subject, Unsupported, Wrong, blocks_for
 from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect
@@ -292,8 +303,10 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
     A prompt is looked up in vain, takes its blocks by eviction, is published by the commit, and is
     freed: three calls a prompt, whose time is divided by its blocks. So a short prompt shows what
     the calls cost and a long one what a block costs. The cost must not grow with the pool. What was
-    found and what is free is checked in every round, and at the end that a prompt was published. What is
-    counted is a round of its own before the first, because most of it can be seen between its calls only.
+    found and what is free is checked in every round; at the end, that the last prompt was published, and
+    that one more was, at a place in the order that nobody can foresee: whatever is evicted first, what
+    came last is still there. What is counted is a round of its own before the first, because most of it
+    can be seen between its calls only.
     """
     size, tokens = s.block_size, prompt_blocks * s.block_size
     sequences = -(-EVICTIONS // prompt_blocks)
@@ -337,11 +350,15 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
             last[:] = arriving
 
     def recheck() -> None:
-        if last:  # whatever is evicted first, the last prompt is still there
-            there = max(1, blocks // prompt_blocks // 2) if s.evicts in ("lru", "lru-tail", "fifo") else 1
-            _, prompt = secrets.choice(last[-there:])
-            slack = size if "partial" in s.capabilities else 0
-            _published(manager, last[-1][0] + 1, prompt, size, slack)
+        if not last:
+            return
+        slack = size if "partial" in s.capabilities else 0
+        seq, prompt = last[-1]
+        _published(manager, seq + 1, prompt, size, slack)
+        more = [(seq + 2 + i, draw(tokens, unknown())) for i in range(1 + secrets.randbelow(8))]
+        leave_behind(manager, more)
+        seq, prompt = more[-1]
+        _published(manager, seq + 1, prompt, size, slack)
 
     return Work("ns/block", sequences * prompt_blocks, rounds(), counted, recheck)
 

@@ -19,16 +19,21 @@ SPARE = 4096
 """Tokens that a batch may be shifted by to get others."""
 
 
+def unknown() -> np.random.Generator:
+    """Random numbers by a seed of the operating system."""
+    return np.random.default_rng(secrets.randbits(63))
+
+
 def draws() -> Iterator[np.random.Generator]:
     """What the inputs of one round after another are drawn by.
 
-    Those of the first round, which is counted and never timed, are the same in every run. All others come
-    from a seed of the operating system: nobody can have worked them out before, nor meets them twice.
+    Those of the first round, which is counted and never timed, are the same in every run. All others are
+    unknown: nobody can have worked them out before, nor meets them twice.
     """
     yield np.random.default_rng(1)
-    unknown = np.random.default_rng(secrets.randbits(63))
+    rng = unknown()
     while True:
-        yield unknown
+        yield rng
 
 
 def draw(n: int, rng: np.random.Generator) -> list[int]:
