@@ -190,7 +190,7 @@ def _hits(alt: Any, samples: Sequence[Sample]) -> str:
             yOffset="what:N",
             color=alt.Color("what:N", title=None),
         )
-        .properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+        .properties(width="container", height=30 * len({row["where"] for row in rows}))
     )
     return _text(chart)
 
