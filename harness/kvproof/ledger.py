@@ -114,7 +114,7 @@ def _near(name: str, names: Collection[str]) -> str:
 def settle(result: Result, known: Iterable[Known]) -> Result:
     """A failure becomes XFAIL where the ledger has it; an entry that has expired says so instead.
 
-    The ledger's reason takes the place of the failure's own, which is kept as what was got if nothing else was.
+    Its reason takes the place of the failure's own, which is kept as what was got if nothing else was.
     """
     covering = [entry for entry in known if entry.covers(result)] if result.verdict in FAILED else []
     for entry in covering:

@@ -19,6 +19,16 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 GREEN, RED, GREY = "#2da44e", "#cf222e", "#6e7781"
 
 
+COLUMNS = (
+    dict.fromkeys(("what", "implementation", "profile", "name", "verdict", "unit"), "string")
+    | dict.fromkeys(("median", "low", "high"), "float64")
+    | {"rounds": "Int64"}
+    | dict.fromkeys(("parameters", "counters", "note", "started", "commit"), "string")
+    | dict.fromkeys(("cpu", "gpu", "kvproof", "python"), "string")
+)
+"""Of the table: the same in every export, also where one is empty, so that several can be put together."""
+
+
 class NothingToExport(ValueError):
     """The files hold nothing of the kind that the form is for."""
 
@@ -114,7 +124,7 @@ def frame(files: Sequence[ResultFile]) -> pd.DataFrame:
             values = {"unit": s.unit, "median": s.median, "low": s.low, "high": s.high, "rounds": s.rounds}
             texts = {"parameters": json.dumps(s.parameters), "counters": json.dumps(s.counters)}
             rows.append(about | {"name": s.cell} | values | texts | {"note": s.note} | where)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=[*COLUMNS]).astype(COLUMNS)
 
 
 def github_action_benchmark(files: Sequence[ResultFile]) -> str:

@@ -29,6 +29,7 @@ SEEN = (
     ),
     Observation(outcome="ok", value=2, free=2, tables={0: (0, 1), 1: (0, 2)}, refs={0: 2}),
 )
+BAD = "KVP-PREFIX-002"
 WHERE = "the KV of <script>alert(1)</script> (block 0, offset 1)"
 
 
@@ -95,3 +96,11 @@ def measured(path: Path, names: tuple[str, ...], points: int = 3) -> None:
                     )
                 )
         writer.close(_footer(0))
+
+
+def good_and_bad(folder: Path) -> list[Path]:
+    """`good` holds all, `bad` all but BAD, and both are measured: three files, sorted."""
+    judged(folder / "good.jsonl", "good")
+    judged(folder / "bad.jsonl", "bad", BAD)
+    measured(folder / "bench.jsonl", ("good", "bad"))
+    return sorted(folder.glob("*.jsonl"))

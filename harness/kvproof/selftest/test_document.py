@@ -14,9 +14,7 @@ from kvproof.cli import main
 from kvproof.records import Verdict
 from kvproof.report.results import read
 from kvproof.report.summary import summarize
-from kvproof.selftest.result_files import HISTORY, WHERE, judged, measured
-
-BAD = "KVP-PREFIX-002"
+from kvproof.selftest.result_files import BAD, HISTORY, WHERE, judged, measured
 
 
 def document(status: int, *arguments: str) -> dict[str, Any]:
