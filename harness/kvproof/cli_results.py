@@ -224,7 +224,8 @@ def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
         raise _unwritable(error, path) from error
     for change in changes:
         click.echo(change)
-    click.echo(f"{added} lines added, {len(changes)} lasting changes: {path}")
+    plural = ["" if n == 1 else "s" for n in (added, len(changes))]
+    click.echo(f"{added} line{plural[0]} added, {len(changes)} lasting change{plural[1]}: {path}")
 
 
 @click.command()

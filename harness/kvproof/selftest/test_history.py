@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ NOISE = 0.02
 
 def test_noise_is_no_step_and_a_step_is_found() -> None:
     rng = np.random.default_rng(5)
-    false = sum(bool(steps(np.exp(rng.normal(0, NOISE, 40)).tolist())) for _ in range(300))
+    false = sum(bool(steps(np.exp(rng.normal(0, NOISE, n)).tolist())) for n in (40, 60) for _ in range(200))
     assert false <= 1
     more = 0
     for up in (0.10, -0.10):
@@ -84,8 +86,34 @@ def test_a_lasting_change_is_told_with_its_first_run(tmp_path: Path) -> None:
     assert "2026-01-09" in page
 
 
+def test_the_page_of_sixty_runs_tells_the_one_step(tmp_path: Path) -> None:
+    """A step of 8 % in one point, none in another: command and page tell that one, at its first run."""
+    rng = np.random.default_rng(60)
+    noise = np.exp(rng.normal(0, NOISE, (60, 2)))
+    begin = date(2026, 1, 1)
+    lines = []
+    for run, (steady, stepped) in enumerate(noise):
+        points = {"free: tokens 8": steady, "fork: tokens 8": stepped * (1.08 if run >= 35 else 1)}
+        day = (begin + timedelta(days=run)).isoformat()
+        lines.append(_past(run, 1.0).model_copy(update={"started": day, "points": points}).model_dump_json())
+    (tmp_path / history.NAME).write_text("".join(f"{line}\n" for line in lines))
+    judged(tmp_path / "runs" / "a.jsonl", "one")
+    command = ["history", "--results", str(tmp_path / "runs"), "--file", str(tmp_path / history.NAME)]
+    done = CliRunner().invoke(main, command)
+    assert done.output.splitlines()[-1].startswith("1 line added, 1 lasting change:"), done.output
+    changed = (begin + timedelta(days=35)).isoformat()
+    assert re.match(rf"one fork: tokens 8: x 1\.0[789] since {changed}", done.output)
+
+    pages.build([tmp_path / history.NAME, tmp_path / "runs" / "a.jsonl"], tmp_path / "site")
+    page = (tmp_path / "site" / "history.html").read_text(encoding="utf-8")
+    told, _, charts = page.partition("<figure>")
+    assert re.search(rf"<td>fork: tokens 8</td>.*x 1\.0[789]</td><td>{changed}</td>", told)
+    assert "free: tokens 8" not in told, "no step is told where there is none"
+    assert charts.count(changed) >= 2, "in both curves"
+
+
 def test_the_command_adds_and_tells(tmp_path: Path) -> None:
     measured(tmp_path / "runs" / "b.jsonl", ("one",))
     command = ["history", "--results", str(tmp_path / "runs"), "--file", str(tmp_path / history.NAME)]
     done = CliRunner().invoke(main, command)
-    assert done.output.startswith("1 lines added, 0 lasting changes"), done.output
+    assert done.output.startswith("1 line added, 0 lasting changes"), done.output
