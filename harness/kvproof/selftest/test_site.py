@@ -17,7 +17,7 @@ from kvproof.cli_results import COMMITTED
 from kvproof.report.results import read
 from kvproof.report.site import pages
 from kvproof.report.site.pairs import compared
-from kvproof.selftest.result_files import BAD, good_and_bad, judged, measured
+from kvproof.selftest.result_files import BAD, good_and_bad, judged, measured, past
 
 pytest.importorskip("jinja2", reason="the pages need jinja2: pip install 'kvproof[report]'")
 
@@ -30,6 +30,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"| own_keys | {BAD[4:]} | keys of a page alone | - | yes | 2 | - |\n"
     )
     (folder / "broken.jsonl").write_text((folder / "good.jsonl").read_text().rsplit("\n", 2)[0] + "\n")
+    runs = [past(run, 1 + run % 2 / 100, fork=1 + (run > 4) / 10) for run in range(10)]
+    (folder / "history.jsonl").write_text("".join(p.model_dump_json() + "\n" for p in runs))
     first = pages.build(sorted(folder.glob("*.jsonl")), folder / "site")
     assert first == folder / "site" / "index.html"
     return folder / "site"
@@ -122,6 +124,8 @@ def test_without_a_complete_file_there_is_no_site(tmp_path: Path) -> None:
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = "KVPROOF_PICTURES"
 """A folder that keeps pictures of every page."""
+DRAWN = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg'))"
+"""All charts of a page are there."""
 OPENED = ("reference", "plain", "cpu_kernel", "torch_sdpa", "vllm", "sglang", "transformers", "lmdeploy")
 """Are among the committed results."""
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("telephone", 390, "light"))
@@ -160,6 +164,7 @@ def test_every_page_renders_without_an_error_or_a_request(site: Path, browser: A
     shown = [p for p in sorted(site.rglob("*.html")) if "requirements" not in p.parts or "prefix" in p.name]
     for path in shown:
         page.goto(path.as_uri())
+        page.wait_for_function(DRAWN)
         assert page.locator("h1").inner_text()
         if pictures:
             name = "-".join(path.relative_to(site).with_suffix("").parts)
@@ -196,7 +201,7 @@ def test_the_committed_results_say_why_and_what_to_do(browser: Any, tmp_path: Pa
     charts = [(tmp_path / "site" / "bench" / f"{name}.html").as_uri() for name in ("replay", "attention")]
     for href in (*areas, *charts):
         page.goto(href)
-        page.wait_for_function("[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg'))")
+        page.wait_for_function(DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, href
         shown = page.evaluate(
             "all => all.map(area => document.querySelector(`#${area} + article dl`).innerText)",
