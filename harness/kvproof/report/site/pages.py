@@ -119,7 +119,12 @@ class _Writer:
             path = f"implementations/{j.slug}.html"
             first = {f.requirement.area: f.requirement.id for f in reversed(failures)}.values()
             margins = j.summary.margins()
-            values = {"failures": failures, "first": first, "margins": margins, "holders": holders}
+            values: dict[str, Any] = {
+                "failures": failures,
+                "first": first,
+                "margins": margins,
+                "holders": holders,
+            }
             self._page(path, "implementation.html", j=j, **values)
         headers = [f.header for f in reversed(site.files) if f.header.what == "bench"]
         over_time = plots.over_time(site.series)
