@@ -141,8 +141,9 @@ def report(
             _show(found)
         for file in found:
             for picture in charts.draw(file.samples, file.path.parent):
-                click.echo(picture)
-        if charts.missing() and any(file.header.what == "bench" for file in found):
+                if not quiet:
+                    click.echo(picture)
+        if charts.missing() and any(file.samples for file in found) and not quiet:
             click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
         if pages.missing():
             click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")

@@ -13,6 +13,7 @@ import pandas as pd
 
 from kvproof.records import Sample, Verdict
 from kvproof.report.results import ResultFile
+from kvproof.report.slim import again
 from kvproof.report.summary import BAD, Summary, summarize
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -69,7 +70,7 @@ def junit(files: Sequence[ResultFile]) -> str:
                     f"expected {result.expected}",
                     f"got {result.got}",
                     *failure.history(),
-                    result.replay,
+                    result.replay or again(header, key),
                 ]
                 told.text = _plain("\n".join(line for line in lines if line))
             elif verdict is not Verdict.PASS:

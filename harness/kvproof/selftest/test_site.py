@@ -230,7 +230,10 @@ def test_a_history_is_walked_step_by_step(site: Path, browser: Any) -> None:
     history = page.locator(".history").first
     assert "here it shows" in history.locator("output").inner_text()
     assert history.locator(".slot.wrong").count() == 1
-    history.get_by_text("before").click()
+    history.get_by_text("before").press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "next →", (
+        "the keyboard is not lost at the end"
+    )
     assert "here it shows" not in history.locator("output").inner_text()
     assert history.locator("tr").count() == 1, "one sequence at the first step"
     page.close()

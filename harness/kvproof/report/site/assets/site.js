@@ -177,8 +177,8 @@ for (const place of document.querySelectorAll(".history")) {
     side.append(make("div", "", `pool: sequence:position in each slot${step.free === null ? "" : `; free ${step.free}`}` + (Object.keys(step.refs).length ? "; × references" : "")), pool);
     state.replaceChildren(table, side);
   };
-  back.addEventListener("click", () => { at -= 1; show(); });
-  on.addEventListener("click", () => { at += 1; show(); });
+  back.addEventListener("click", () => { at -= 1; show(); if (back.disabled) on.focus(); });
+  on.addEventListener("click", () => { at += 1; show(); if (on.disabled) back.focus(); });
   show();
 }
 
