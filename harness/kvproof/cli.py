@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__, authoring, cli_results, document, options
+from kvproof import __version__, authoring, cli_results, document, options, progress
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.options import WrongInput
@@ -365,7 +365,9 @@ def claims(as_json: bool) -> None:
     from kvproof.claims.show import as_text, show
 
     try:
-        found = check()
+        with progress.bar() as shown:
+            row = shown.add_task("claims", total=None)
+            found = check(lambda claim: shown.advance(row))
     except SubjectError as error:
         raise WrongInput(str(error)) from error
     if as_json:
