@@ -38,7 +38,7 @@ def test_a_cell_wants_more_until_it_has_settled() -> None:
 
 def settled(rng: np.random.Generator, scale: float, drift: float) -> list[float]:
     """Times of one side: five processes and then as many as the rule wants."""
-    times = (scale * np.exp(rng.normal(0, drift, 5 + MORE))).tolist()
+    times: list[float] = (scale * np.exp(rng.normal(0, drift, 5 + MORE))).tolist()
     for n in range(5, 5 + MORE):
         if not calm.wanting(times[:n], [QUIET] * n, 5, QUIET):
             return times[:n]
