@@ -82,7 +82,9 @@ def compare(
         failed = any(item.worse for item in found.items)
         slower = found.slower(bound)
         if found.times:
-            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
+            click.echo(
+                f"times: {found.counted()}; SAME is within {bound:g}x, or twice what equal ones are apart"
+            )
         click.echo(
             f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse"
         )
