@@ -116,10 +116,12 @@ def _published(manager: Any, seq: int, prompt: Any, size: int, slack: int) -> No
 
     A subject that does not know which prompt that will be has to publish them all.
     """
+    whole = manager.free_blocks()
     n = manager.add(seq, prompt)
     manager.commit(seq, len(prompt))
     manager.free(seq)
     expect("cached tokens of a prompt that came before", n, (len(prompt) - 1) // size * size, slack)
+    expect("free blocks after it has come again", manager.free_blocks(), whole)
 
 
 def admit_cold(s: Subject, tokens: int, form: str) -> Work:
