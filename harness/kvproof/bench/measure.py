@@ -15,7 +15,7 @@ from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.warm import LEAST_WARM, MOST_WARM, warm
 from kvproof.bench.work import MAX_ROUNDS, Work
 from kvproof.records import Sample
-from kvproof.report.attention import MORE
+from kvproof.report.patience import MORE
 from kvproof.stats import median, quantiles, ratio_interval, slope
 
 MIN_ROUNDS = 5
