@@ -21,7 +21,7 @@ from kvproof.bench import cold, gpu_clocks, paged, roofline, stream
 from kvproof.bench.clock import calibrate, quiet
 from kvproof.bench.inputs import Inputs
 from kvproof.bench.kernels import KernelSubject
-from kvproof.bench.lanes import Lane, why
+from kvproof.bench.lanes import CHECKED, Lane, why
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Pedantic, empty, predict
 from kvproof.bench.subject import Unsupported
@@ -234,7 +234,8 @@ class AttentionJob:
                 start = perf_counter()
                 outputs, seconds, _ = lane.body()
                 took = perf_counter() - start
-                lane.check(group.shape, outputs, whole=n == 0 and self.processes == 1)
+                whole = (0, 1) if n == 0 and self.processes == 1 else None
+                lane.check(group.shape, outputs, self._share(CHECKED), whole)
             costs[tokens] = took if seconds is None else seconds
             least = self._share(SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS)
             lane.rounds = max(least, min(MAX_ROUNDS, int(budget / took)))
@@ -255,11 +256,13 @@ class AttentionJob:
             at = (n + self.turn) % len(lanes)
             order += [x for x in lanes[at:] + lanes[:at] if (n + 1) * x.rounds // most > n * x.rounds // most]
         waiting = iter(order)
-        # All of an answer is compared after a round that no kernel can foresee, and after the last of all.
+        # All of an answer is compared after a round that no kernel can foresee, and after the last of all; of
+        # several processes each compares a part of one.
         wholly = {id(lane): {1 + secrets.randbelow(lane.rounds)} for lane in lanes}
         for lane in lanes if self.processes == 1 else ():
             wholly[id(lane)].add(lane.rounds)
         before = {id(lane): lane.begun for lane in lanes}
+        part = self.turn % self.processes, self.processes
 
         def setup() -> tuple[tuple[Lane], dict[str, Any]]:
             lane = next(waiting)
@@ -282,7 +285,7 @@ class AttentionJob:
                 told[-1], outputs = lane.result, lane.result.outputs
                 try:
                     whole = lane.begun - before[id(lane)] in wholly[id(lane)]
-                    lane.check(shape, outputs, whole)
+                    lane.check(shape, outputs, self._share(CHECKED), part if whole else None)
                 except Exception as e:
                     lane.body, lane.note = None, why(e)
 

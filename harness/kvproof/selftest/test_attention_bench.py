@@ -163,6 +163,22 @@ def test_a_kernel_that_cheats_has_no_number(make: Any, said: str, dtype: str) ->
     assert said in sample.note
 
 
+def test_five_processes_compare_all_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a fifth, whatever the few that are compared in every round are."""
+    compared: list[tuple[int, int | slice]] = []
+
+    def note(self: Any, shape: Any, turn: int, row: int, heads: int | slice, *_: Any) -> None:
+        compared.append((row, heads))
+
+    monkeypatch.setattr("kvproof.bench.lanes.Lane._compare", note)
+    job: dict[str, Any] = {"processes": 5}
+    rounds = [measured(standin.Gather(), turn=turn, **job)[-1].rounds for turn in range(5)]
+    assert all(rounds)
+    whole = [(row, heads.start) for row, heads in compared if isinstance(heads, slice)]
+    assert sorted(whole) == sorted([(0, 0), (0, 2), (1, 0), (1, 2)] * 3)  # two controls and the kernel
+    assert sum(isinstance(heads, int) for _, heads in compared) >= 3 * 5
+
+
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 def test_a_renewed_position_is_about_half_of_its_answer(layout: str) -> None:
     memory = paged.fill(SHAPE, 1, "cpu", 0)
