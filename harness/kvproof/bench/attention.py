@@ -214,15 +214,17 @@ class AttentionJob:
             return
         step = {k: v for k, v in group.common.items() if k != "tokens"}
         costs = self.costs.setdefault((lane.name, str(step)), {})
-        tokens, least, warm = group.shape.tokens, self._share(SLOW_ROUNDS), self._share(WARM)
+        tokens, warm = group.shape.tokens, self._share(WARM)
         budget = self.budget_s / self.processes
-        usual = budget * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
+        usual = self.budget_s * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
         try:
             # Another block size or order of this group tells as well, and shorter sequences do.
             ahead = costs.get(tokens) or (predict(costs, tokens) if lane.name != PROBE else 0.0)
-            if ahead * (warm + least) > usual * self.patience:
+            if ahead * (WARM + SLOW_ROUNDS) > usual * self.patience:
                 what = f"a step of {tokens:,} tokens takes about {ahead:.2g} s"
-                raise Unsupported(f"left out: {what}; {MORE} {ceil(ahead * (warm + least) / usual)} times it")
+                raise Unsupported(
+                    f"left out: {what}; {MORE} {ceil(ahead * (WARM + SLOW_ROUNDS) / usual)} times it"
+                )
             own = 1 if lane.name == PROBE else turns
             assert self.clocks is not None
             lane.body = stream.body(lane.call, own, self.device, lane.graph, self.clocks.read)
@@ -234,8 +236,8 @@ class AttentionJob:
                 start = perf_counter()
                 outputs, seconds, _ = lane.body()
                 took = perf_counter() - start
-                whole = (0, 1) if n == 0 and self.processes == 1 else None
-                lane.check(group.shape, outputs, self._share(CHECKED), whole)
+                if self.processes == 1:  # several compare what counts: their rounds
+                    lane.check(group.shape, outputs, part=(0, 1) if n == 0 else None)
             costs[tokens] = took if seconds is None else seconds
             least = self._share(SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS)
             lane.rounds = max(least, min(MAX_ROUNDS, int(budget / took)))
