@@ -199,8 +199,8 @@ def conformance(
     "--rounds",
     "processes",
     type=click.IntRange(min=1),
-    help="Time managers and schedulers in so many processes each: 5 if not told, as `kvproof compare` needs; "
-    "1: all in one process.",
+    help="Time each implementation in so many processes: 5 if not told, as `kvproof compare` needs, on a GPU "
+    "1 for all kernels; 1: all in one process.",
 )
 @click.option("--noisy", is_flag=True, help="9 rounds, for a busy machine.")
 @options.shard

@@ -7,7 +7,7 @@ the controls, and their rounds are interleaved.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from time import perf_counter
@@ -18,15 +18,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from kvproof.bench import cold, gpu_clocks, paged, roofline, stream
-from kvproof.bench.clock import quiet
+from kvproof.bench.clock import calibrate, quiet
 from kvproof.bench.inputs import Inputs
 from kvproof.bench.kernels import KernelSubject
-from kvproof.bench.lanes import Lane, why
+from kvproof.bench.lanes import CHECKED, Lane, why
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Pedantic, empty, predict
 from kvproof.bench.subject import Unsupported
 from kvproof.records import Sample
-from kvproof.report.attention import MORE
+from kvproof.report.patience import MORE
 from kvproof.stats import quantiles, ratio_interval
 
 BAR, FOLDED, PROBE = "SDPA", "SDPA folded", "memory"
@@ -34,7 +34,7 @@ BAR, FOLDED, PROBE = "SDPA", "SDPA folded", "memory"
 query rows, which reads every key once: the fastest that torch has for contiguous keys and values."""
 VARIED = ("block_size", "topology")
 UNIT = "us/step"
-MIN_ROUNDS, MAX_ROUNDS, SLOW_ROUNDS = 5, 30, 3
+WARM, MIN_ROUNDS, MAX_ROUNDS, SLOW_ROUNDS = 2, 5, 30, 3
 SLOW_S = 0.5
 """A step slower than this gets SLOW_ROUNDS rounds."""
 PATIENCE, BAR_PATIENCE = 8, 24
@@ -82,7 +82,7 @@ class AttentionJob:
     subjects: Sequence[KernelSubject]
     points: Sequence[Group]
     budget_s: float
-    """For the rounds of one lane in one group."""
+    """For the rounds of one lane in one group, in all processes."""
     emit: Callable[[Sample], None]
     started: Callable[[Group], None] = lambda _: None
     device: str = "cpu"
@@ -91,8 +91,19 @@ class AttentionJob:
     """Bytes a second, the fastest round of the probe so far."""
     costs: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
     turn: int = 0
+    """By which the order of the lanes is rotated, another in each group."""
     patience: float = 1.0
     """So many times as much as usual may a slow lane take before it is left out."""
+    processes: int = 1
+    """So many measure the same, and share the budget and the least number of rounds."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Implementation and point of a lane -> why it is known to have no number, so that it is not run."""
+    behind: Sequence[float] = ()
+    """Seconds of each round behind the sample that is emitted."""
+    cal: float | None = None
+    """Turn of the calibration loop around this group, ns; not on a GPU, whose time is its own."""
+    probed: tuple[str, int, Callable[[], Any]] | None = None
+    """The probe of memory, made once."""
     clocks: gpu_clocks.Clocks | None = None
     """Opened at the first group."""
     flush: cold.Flush | None = None
@@ -101,7 +112,7 @@ class AttentionJob:
     def measure(self, group: Group, pedantic: Pedantic) -> None:
         """Measure one group; emits a sample for each lane, also when there is no number."""
         self.started(group)
-        self.turn += 1
+        self.turn, self.behind = self.turn + 1, ()
         shape = group.shape
         turns = roofline.rotations(shape.kv_bytes, self.device)
         needed, free = ROOM * shape.kv_bytes * turns, _free(self.device)
@@ -126,12 +137,15 @@ class AttentionJob:
         for lane in lanes:
             self._warm_up(lane, group, len(queries))
         running = [lane for lane in lanes if lane.body is not None]
+        before = calibrate()
         with quiet():
             self._run(running, shape, len(queries), pedantic)
+        self.cal = (before + calibrate()) / 2 if self.device == "cpu" else None
         self._report(lanes, group)
 
     def _probe(self, group: Group) -> Lane:
-        name, size, call = roofline.probe(self.device)
+        self.probed = self.probed or roofline.probe(self.device)
+        name, size, call = self.probed
         point = Point(group.cell, {**group.common, "block_size": "none", "topology": name})
         return Lane(PROBE, point, size, lambda _: call())
 
@@ -195,35 +209,46 @@ class AttentionJob:
 
     def _warm_up(self, lane: Lane, group: Group, turns: int) -> None:
         """Run a lane twice, check all of the first answer, and decide how many rounds its budget allows."""
+        lane.note = lane.note or self.notes.get(f"{lane.name}, {lane.point}", "")
         if lane.note:
             return
         step = {k: v for k, v in group.common.items() if k != "tokens"}
         costs = self.costs.setdefault((lane.name, str(step)), {})
-        tokens, least = group.shape.tokens, SLOW_ROUNDS
+        tokens, warm = group.shape.tokens, self._share(WARM)
+        budget = self.budget_s / self.processes
         usual = self.budget_s * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
         try:
             # Another block size or order of this group tells as well, and shorter sequences do.
             ahead = costs.get(tokens) or (predict(costs, tokens) if lane.name != PROBE else 0.0)
-            if ahead * (2 + least) > usual * self.patience:
+            if ahead * (WARM + SLOW_ROUNDS) > usual * self.patience:
                 what = f"a step of {tokens:,} tokens takes about {ahead:.2g} s"
-                raise Unsupported(f"left out: {what}; {MORE} {ceil(ahead * (2 + least) / usual)} times it")
+                raise Unsupported(
+                    f"left out: {what}; {MORE} {ceil(ahead * (WARM + SLOW_ROUNDS) / usual)} times it"
+                )
             own = 1 if lane.name == PROBE else turns
             assert self.clocks is not None
             lane.body = stream.body(lane.call, own, self.device, lane.graph, self.clocks.read)
             took = 0.0
-            for n in range(2):
+            for n in range(WARM):
+                if n >= warm and took > budget:
+                    break
                 lane.renew(turns, self.device)
                 start = perf_counter()
                 outputs, seconds, _ = lane.body()
                 took = perf_counter() - start
-                lane.check(group.shape, outputs, whole=n == 0)
+                if self.processes == 1:  # several compare what counts: their rounds
+                    lane.check(group.shape, outputs, part=(0, 1) if n == 0 else None)
             costs[tokens] = took if seconds is None else seconds
-            least = SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS
-            lane.rounds = max(least, min(MAX_ROUNDS, int(self.budget_s / took)))
+            least = self._share(SLOW_ROUNDS if took > SLOW_S else MIN_ROUNDS)
+            lane.rounds = max(least, min(MAX_ROUNDS, int(budget / took)))
             if self.flush is not None and lane.inputs is not None and lane.inputs.memory.rotations > 1:
                 lane.cold = cold.measure(lane.call, turns, lane.graph, self.flush)
         except Exception as e:
             lane.body, lane.note = None, why(e)
+
+    def _share(self, rounds: int) -> int:
+        """Of these rounds, one at least, this process's."""
+        return ceil(rounds / self.processes)
 
     def _run(self, lanes: list[Lane], shape: paged.Shape, turns: int, pedantic: Pedantic) -> None:
         """One pedantic benchmark whose rounds go round the lanes; a slow lane's few are spread over all."""
@@ -233,9 +258,13 @@ class AttentionJob:
             at = (n + self.turn) % len(lanes)
             order += [x for x in lanes[at:] + lanes[:at] if (n + 1) * x.rounds // most > n * x.rounds // most]
         waiting = iter(order)
-        # All of an answer is compared after the last round, and after one that no kernel can foresee.
-        wholly = {id(lane): {lane.rounds, 1 + secrets.randbelow(lane.rounds)} for lane in lanes}
+        # All of an answer is compared after a round that no kernel can foresee, and after the last of all; of
+        # several processes each compares a part of one.
+        wholly = {id(lane): {1 + secrets.randbelow(lane.rounds)} for lane in lanes}
+        for lane in lanes if self.processes == 1 else ():
+            wholly[id(lane)].add(lane.rounds)
         before = {id(lane): lane.begun for lane in lanes}
+        part = self.turn % self.processes, self.processes
 
         def setup() -> tuple[tuple[Lane], dict[str, Any]]:
             lane = next(waiting)
@@ -258,7 +287,7 @@ class AttentionJob:
                 told[-1], outputs = lane.result, lane.result.outputs
                 try:
                     whole = lane.begun - before[id(lane)] in wholly[id(lane)]
-                    lane.check(shape, outputs, whole)
+                    lane.check(shape, outputs, self._share(CHECKED), part if whole else None)
                 except Exception as e:
                     lane.body, lane.note = None, why(e)
 
@@ -292,7 +321,9 @@ class AttentionJob:
         here = probe.bytes / quantiles(probe.seconds)[1]
         for lane in lanes:
             if lane is not probe:
-                self.emit(self._sample(lane, by_name, here))
+                sample = self._sample(lane, by_name, here)
+                self.behind = lane.seconds if sample.rounds else ()
+                self.emit(sample)
 
     def _sample(self, lane: Lane, controls: dict[str, Lane], here: float) -> Sample:
         if lane.note or not lane.seconds:
@@ -335,6 +366,7 @@ class AttentionJob:
             low=low,
             high=high,
             rounds=len(lane.seconds),
+            cal=self.cal,
             counters=counters,
             note="; ".join(notes),
         )

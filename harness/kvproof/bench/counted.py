@@ -52,7 +52,7 @@ def exact(counters: Mapping[str, float]) -> dict[str, float]:
     return {k: v for k, v in counters.items() if k not in TIMED}
 
 
-def apart(one: Mapping[str, float], other: Mapping[str, float], where: str) -> str:
+def differ(one: Mapping[str, float], other: Mapping[str, float], where: str) -> str:
     """Which counters of the same input differ, with both values; "" if none does."""
     names = [k for k in {**one, **other} if one.get(k) != other.get(k)]
     return ", ".join(f"{k} {one.get(k, 0):,g} and {other.get(k, 0):,g}" for k in names) + (

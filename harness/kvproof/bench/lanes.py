@@ -72,12 +72,23 @@ class Lane:
             self.inputs.renew(self.due, self.layout, reorder=not self.prepared)
         self.begun += 1
 
-    def check(self, shape: paged.Shape, outputs: list[tuple[int, Any]], whole: bool) -> None:
-        """Raises Wrong if an output is not what it must be; `whole` compares all of one turn's."""
+    def check(
+        self,
+        shape: paged.Shape,
+        outputs: list[tuple[int, Any]],
+        some: int = CHECKED,
+        part: tuple[int, int] | None = None,
+    ) -> None:
+        """Raises Wrong if an output is not what it must be.
+
+        Args:
+            some: rows and heads of each output that are compared.
+            part: (k, n): of one output besides the k-th part, from 0, of n that are all of it.
+        """
         if self.inputs is None:
             return
         outputs = [(turn, answer) for turn, answer in outputs if turn in self.due]
-        wholly = secrets.randbelow(len(outputs)) if whole else None
+        wholly = secrets.randbelow(len(outputs)) if part else None
         for n, (turn, answer) in enumerate(outputs):
             out, lse = answer if isinstance(answer, tuple) else (answer, None)
             self._check_form("output", out, (shape.batch, shape.query_heads, shape.head_dim), shape)
@@ -85,12 +96,13 @@ class Lane:
                 self._check_form("lse", lse, (shape.batch, shape.query_heads), shape)
             self.inputs.untouched(self.layout, turn)
             heads: list[tuple[int, int | slice]] = [
-                (secrets.randbelow(shape.batch), secrets.randbelow(shape.query_heads)) for _ in range(CHECKED)
+                (secrets.randbelow(shape.batch), secrets.randbelow(shape.query_heads)) for _ in range(some)
             ]
-            if n == wholly:
+            if part and n == wholly:
                 group = shape.query_heads // shape.kv_heads
                 firsts = range(0, shape.query_heads, group)
-                heads = [(b, slice(h, h + group)) for b in range(shape.batch) for h in firsts]
+                every = [(b, slice(h, h + group)) for b in range(shape.batch) for h in firsts]
+                heads += every[part[0] :: part[1]]
             for b, h in heads:
                 self._compare(shape, turn, b, h, out, lse)
 

@@ -22,6 +22,8 @@ APART = ("memory", "replay", "waste", "scheduler_replay")
 """Cells that are not timed round by round: a process of their own, or a trace."""
 RANKS = ("ranks_sync", "ranks_step", "ranks_scale", "ranks_pressure")
 """Cells of ranks: points that share a set-up are measured together."""
+STEPPED = ("ranks_step", "ranks_scale")
+"""Those of one object, whose counters are exact."""
 ATTENTION = ("attention", "attention_topology", "attention_shape")
 """Cells of kernels: their points are measured in groups."""
 

@@ -10,13 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from kvproof.bench.cells import CELLS
 from kvproof.bench.clock import calibrate, interrupted, quiet
-from kvproof.bench.counted import apart
+from kvproof.bench.counted import differ
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.warm import LEAST_WARM, MOST_WARM, warm
 from kvproof.bench.work import MAX_ROUNDS, Work
 from kvproof.records import Sample
-from kvproof.report.attention import MORE
+from kvproof.report.patience import MORE
 from kvproof.stats import median, quantiles, ratio_interval, slope
 
 MIN_ROUNDS = 5
@@ -89,7 +89,7 @@ class Lane:
         self.call = None
         self.work.rounds.close()
         self.work.recheck()
-        if self.counted and (said := apart(self.counted, self.work.counted, "set-ups")):
+        if self.counted and (said := differ(self.counted, self.work.counted, "set-ups")):
             raise Wrong(said)
         self.counted = self.work.counted
 

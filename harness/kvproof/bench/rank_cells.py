@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvproof.bench.matrix import RANKS, Point
+from kvproof.bench.matrix import RANKS, STEPPED, Point
 from kvproof.bench.rank_pressure import measure_pressure
-from kvproof.bench.rank_sync import measure_sync
+from kvproof.bench.rank_rounds import measure_sync, shared
 from kvproof.bench.ranks import Emit, measure_steps
 from kvproof.bench.subject import Subject
 from kvproof.bench.traces import Trace
@@ -18,16 +18,22 @@ def measure(
     trace: Trace,
     emit: Emit,
     tell: Callable[[object], None],
+    processes: int = 1,
 ) -> None:
-    """Measure the points of ranks; `tell` is told each."""
+    """Measure the points of ranks; `tell` is told each, or each crew.
+
+    With several processes those of one object are left to `rounds.measure`.
+    """
     subjects = [s for s in subjects if s.make_ranks is not None]
     for cell in RANKS if subjects else ():
         here = [point for point in points if point.cell == cell]
-        for point in here:
-            tell(point)
-            if cell == "ranks_pressure":
-                measure_pressure(subjects, point, trace, emit)
         if here and cell == "ranks_sync":
-            measure_sync(subjects, here, emit)
-        elif here and cell != "ranks_pressure":
+            measure_sync(subjects, shared(here, processes), processes, emit, tell)
+        elif cell == "ranks_pressure":
+            for point in here:
+                tell(point)
+                measure_pressure(subjects, point, trace, emit)
+        elif here and cell in STEPPED and processes == 1:
+            for point in here:
+                tell(point)
             measure_steps(subjects, here, emit)

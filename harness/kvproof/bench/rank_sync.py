@@ -3,52 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 from kvproof.bench import rank_child
 from kvproof.bench.clock import calibrate
 from kvproof.bench.crew import Crew
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
-from kvproof.bench.ranks import Emit, grouped
+from kvproof.bench.ranks import UNIT, grouped
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.records import Sample
 from kvproof.stats import quantiles
 
-UNIT = "us/step"
+Found: TypeAlias = tuple[Sample, list[float]]
+"""Of one point, with the seconds of its rounds as the driver sees them."""
 
 
-def measure_sync(subjects: Sequence[Subject], points: Sequence[Point], emit: Emit) -> None:
-    """Steps seen by the driver; `alone_ratio` is to a group of one rank, which sends nothing."""
-    groups = list(grouped(points))
-    for s in subjects:
-        if not s.rank_process:
-            _left_out(s, points, "unsupported: no ranks as processes: no factory make_rank_process", emit)
-            continue
-        alone: dict[tuple[Any, ...], float] = {}
-        left, why = list(groups), ""
-        most = max(group[0].parameters["ranks"] for group in groups)
-        try:
-            with Crew(most, rank_child.timed, s.rank_process, s.block_size) as crew:
-                while left:
-                    for sample in _samples(crew, s, left[0]):
-                        p = sample.parameters
-                        key = p["sequences"], p["step"]
-                        if p["ranks"] == 1:
-                            alone[key] = sample.median
-                        elif key in alone:
-                            more = {"alone_ratio": sample.median / alone[key], "alone_us": alone[key]}
-                            sample = sample.model_copy(update={"counters": more})
-                        emit(sample)
-                    del left[0]
-        except Unsupported as e:
-            why = str(e) if str(e).startswith("PRECONDITION") else f"unsupported: {e}"
-        except Wrong as e:
-            why = f"INVALID: {e}"
-        _left_out(s, [point for group in left for point in group], why, emit)
+def steps_of_crew(s: Subject, points: Sequence[Point]) -> list[Found]:
+    """Steps of one crew of fresh processes, which is every group of the points in turn; in their order."""
+    if not s.rank_process:
+        return _without(s, points, "unsupported: no ranks as processes: no factory make_rank_process")
+    groups, found, why = list(grouped(points)), list[Found](), ""
+    most = max(group[0].parameters["ranks"] for group in groups)
+    try:
+        with Crew(most, rank_child.timed, s.rank_process, s.block_size) as crew:
+            for group in groups:
+                found += _group(crew, s, group)
+    except Unsupported as e:
+        why = str(e) if str(e).startswith("PRECONDITION") else f"unsupported: {e}"
+    except Wrong as e:
+        why = f"INVALID: {e}"
+    return found + _without(s, [point for group in groups for point in group][len(found) :], why)
 
 
-def _samples(crew: Crew, s: Subject, group: Sequence[Point]) -> list[Sample]:
+def _group(crew: Crew, s: Subject, group: Sequence[Point]) -> list[Found]:
     p, settings = group[0].parameters, group[0].settings
     world, sequences = p["ranks"], p["sequences"]
     before = calibrate()
@@ -63,12 +51,12 @@ def _samples(crew: Crew, s: Subject, group: Sequence[Point]) -> list[Sample]:
             found |= said
             waiting.discard(rank)
     cal = (before + calibrate()) / 2
-    return [_sample(s.name, point, found[point.parameters["step"]], cal) for point in group]
+    return [_found(s.name, point, found[point.parameters["step"]], cal) for point in group]
 
 
-def _sample(name: str, point: Point, nanoseconds: Sequence[int], cal: float) -> Sample:
+def _found(name: str, point: Point, nanoseconds: Sequence[int], cal: float) -> Found:
     low, median, high = quantiles([ns / 1e3 for ns in nanoseconds])
-    return Sample(
+    sample = Sample(
         implementation=name,
         cell=point.cell,
         parameters=point.parameters,
@@ -79,8 +67,8 @@ def _sample(name: str, point: Point, nanoseconds: Sequence[int], cal: float) -> 
         rounds=len(nanoseconds),
         cal=cal,
     )
+    return sample, [ns / 1e9 for ns in nanoseconds]
 
 
-def _left_out(s: Subject, points: Sequence[Point], why: str, emit: Emit) -> None:
-    for point in points:
-        emit(empty(s.name, point, UNIT, why))
+def _without(s: Subject, points: Sequence[Point], why: str) -> list[Found]:
+    return [(empty(s.name, point, UNIT, why), []) for point in points]

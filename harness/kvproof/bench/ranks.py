@@ -18,6 +18,7 @@ from kvproof.records import Sample
 from kvproof.stats import quantiles
 
 Emit: TypeAlias = Callable[[Sample], None]
+UNIT = "us/step"
 ENTRY = 4
 """Bytes of an entry of a whole table: int32, as a kernel reads it."""
 DELTA = (8, 64)
@@ -26,32 +27,42 @@ DELTA = (8, 64)
 
 @dataclass
 class Counted:
-    """Steps of one kind: nanoseconds of each, and counts of the last, bytes a receiving rank."""
+    """Steps of one kind: nanoseconds of each, and counts of the first, bytes a receiving rank.
+
+    The first is the same step however many rounds there are.
+    """
 
     nanoseconds: list[int] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
 
 
 def measure_steps(subjects: Sequence[Subject], points: Sequence[Point], emit: Emit) -> None:
-    """The cells `ranks_step` and `ranks_scale`; points with the same group and sequences share a set-up."""
+    """The cells `ranks_step` and `ranks_scale`, all in this process."""
+    for group in grouped(points):
+        for s in subjects:
+            for sample, _ in measured(s, group):
+                emit(sample)
+
+
+def measured(s: Subject, points: Sequence[Point]) -> Iterator[tuple[Sample, list[float]]]:
+    """A sample of each point, and seconds of its rounds; points with the same group share a set-up."""
     for group in grouped(points):
         p, settings = group[0].parameters, group[0].settings
-        for s in subjects:
-            before = calibrate()
-            try:
-                found = count(s, p["ranks"], p["sequences"], settings["blocks"], settings["rounds"])
-                notes = dict.fromkeys(found, "")
-            except Unsupported as e:
-                found, notes = {}, dict.fromkeys(KINDS, f"unsupported: {e}")
-            except Wrong as e:
-                found, notes = {}, dict.fromkeys(KINDS, f"INVALID: {e}")
-            cal = (before + calibrate()) / 2
-            for point in group:
-                kind = point.parameters["step"]
-                if notes[kind]:
-                    emit(empty(s.name, point, "us/step", notes[kind]))
-                else:
-                    emit(_sample(s, point, found[kind], cal))
+        before = calibrate()
+        try:
+            found = count(s, p["ranks"], p["sequences"], settings["blocks"], settings["rounds"])
+            notes = dict.fromkeys(found, "")
+        except Unsupported as e:
+            found, notes = {}, dict.fromkeys(KINDS, f"unsupported: {e}")
+        except Wrong as e:
+            found, notes = {}, dict.fromkeys(KINDS, f"INVALID: {e}")
+        cal = (before + calibrate()) / 2
+        for point in group:
+            kind = point.parameters["step"]
+            if notes[kind]:
+                yield empty(s.name, point, UNIT, notes[kind]), []
+            else:
+                yield _sample(s, point, found[kind], cal), [ns / 1e9 for ns in found[kind].nanoseconds]
 
 
 def grouped(points: Sequence[Point]) -> Iterator[list[Point]]:
@@ -110,7 +121,8 @@ def _count(
         if kind:
             one = found[kind]
             one.nanoseconds.append(spent)
-            one.counts = _counts(network, ranks, kind, entries, entries - last)
+            counts = _counts(network, ranks, kind, entries, entries - last)
+            one.counts = one.counts or counts
         last = entries
         if all(len(one.nanoseconds) >= rounds for one in found.values()):
             return found
@@ -150,7 +162,7 @@ def _sample(s: Subject, point: Point, found: Counted, cal: float) -> Sample:
         implementation=s.name,
         cell=point.cell,
         parameters=point.parameters,
-        unit="us/step",
+        unit=UNIT,
         median=median,
         low=low,
         high=high,

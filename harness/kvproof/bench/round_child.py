@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kvproof.bench.matrix import Point
+from kvproof.bench import ranks
+from kvproof.bench.matrix import STEPPED, Point
 from kvproof.bench.measure import Job
 from kvproof.bench.subject import open_subject
 from kvproof.bench.timed import run_timed
@@ -16,17 +18,26 @@ from kvproof.subjects import find
 
 
 def main() -> None:
-    """Measure what the order says; ends with status 1 and the faults on stderr if pytest could not."""
+    """Measure what the order says, the points of ranks last.
+
+    Ends with status 1 and the faults on stderr if pytest could not.
+    """
     order: dict[str, Any] = json.load(sys.stdin)
     subject = open_subject(find(order["spec"]), order["block_size"])
     points = [Point(**p) for p in order["points"]]
+    timed, stepped = ([p for p in points if (p.cell in STEPPED) is which] for which in (False, True))
     with Path(order["into"]).open("w", encoding="utf-8") as file:
 
-        def emit(sample: Sample) -> None:
-            file.write(json.dumps({"sample": sample.model_dump(), "seconds": list(job.behind)}) + "\n")
+        def write(sample: Sample, seconds: Sequence[float]) -> None:
+            file.write(json.dumps({"sample": sample.model_dump(), "seconds": list(seconds)}) + "\n")
 
-        job = Job([subject], points, order["budget_s"], emit, patience=order["patience"])
-        faults = run_timed(job)
+        def emit(sample: Sample) -> None:
+            write(sample, job.behind)
+
+        job = Job([subject], timed, order["budget_s"], emit, patience=order["patience"])
+        faults = run_timed(job) if timed else []
+        for sample, seconds in ranks.measured(subject, stepped):
+            write(sample, seconds)
     if faults:
         sys.exit("\n".join(faults))
 

@@ -11,17 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kvproof.bench import calm, counted
-from kvproof.bench.matrix import Point
+from kvproof.bench import calm
+from kvproof.bench.matrix import STEPPED, Point
 from kvproof.bench.measure import empty
+from kvproof.bench.merged import merge, unequal
 from kvproof.bench.subject import Subject
 from kvproof.comparing import compare
 from kvproof.records import Sample
-from kvproof.stats import median, quantiles
+from kvproof.stats import median
 
 DRIFT = 0.05
 """A run that measures equal things further apart than this in half of its cells is void: its processes then
 differ by 10 % and more, among which nothing is found (5 processes a side, one standard deviation)."""
+UNIT = {False: "ns", True: "us/step"}
+"""Of a point without a number, by whether it is one of ranks."""
 
 
 MORE = 4
@@ -142,7 +145,7 @@ def _process(lane: Lane, points: Sequence[Point], some: Sequence[int], shape: Sh
     if not subject.spec:
         for n in some:
             note = "unsupported: cannot be opened in another process"
-            lane.samples[n].append(empty(subject.name, points[n], "ns", note))
+            lane.samples[n].append(_empty(lane, points[n], note))
         return []
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "samples"
@@ -172,16 +175,21 @@ def _process(lane: Lane, points: Sequence[Point], some: Sequence[int], shape: Sh
             why = (
                 f"INVALID: its process ended with status {done.returncode}: {said[-1] if said else 'no word'}"
             )
-            lane.samples[n].append(empty(subject.name, points[n], "ns", why))
+            lane.samples[n].append(_empty(lane, points[n], why))
     return said if done.returncode == 1 and len(lines) == len(some) else []
+
+
+def _empty(lane: Lane, point: Point, note: str) -> Sample:
+    return empty(lane.subject.name, point, UNIT[point.cell in STEPPED], note)
 
 
 def _point(lanes: Sequence[Lane], n: int, point: Point, least: int) -> list[Sample]:
     """What each implementation, the control left out, came to at one point."""
     for lane in lanes:  # before any process is left out: the machine does not change a count
-        lane.samples[n] = _agreed(lane.samples[n], point)
+        if said := unequal(lane.samples[n]):
+            lane.samples[n] = [_empty(lane, point, f"INVALID: {said}")]
     disturbed = [lane.choose(n, least) for lane in lanes]
-    merged = [_merged(lane, n, point) for lane in lanes]
+    merged = [merge(lane.subject.name, point, UNIT[point.cell in STEPPED], lane.samples[n]) for lane in lanes]
     *own, control = [_times(lane, n) if s.rounds else [] for lane, s in zip(lanes, merged, strict=True)]
     floor = None
     if own[0] and control:
@@ -202,43 +210,3 @@ def _times(lane: Lane, n: int) -> list[list[float]]:
     """Of each process its rounds, in turns of the calibration loop around them."""
     both = zip(lane.samples[n], lane.seconds[n], strict=True)
     return [[x * 1e9 / s.cal for x in seconds] for s, seconds in both if s.cal]
-
-
-def _merged(lane: Lane, n: int, point: Point) -> Sample:
-    """The medians of the processes as one sample; without a number if one process has none."""
-    parts = lane.samples[n]
-    if not parts:
-        return empty(lane.subject.name, point, "ns", "unsupported: broken off before its first round")
-    if bad := [s for s in parts if not s.rounds]:
-        return min(bad, key=lambda s: not s.note.startswith("INVALID"))
-    low, middle, high = quantiles([s.median for s in parts])
-    cals = tuple(s.cal or 0.0 for s in parts)
-    return parts[0].model_copy(
-        update={
-            "median": middle,
-            "low": low,
-            "high": high,
-            "rounds": sum(s.rounds for s in parts),
-            "cal": median(cals),
-            "per_cal": median([s.per_cal or 0.0 for s in parts]),
-            "counters": _counters(parts),
-            "processes": tuple(s.median for s in parts),
-            "cals": cals,
-        }
-    )
-
-
-def _agreed(parts: list[Sample], point: Point) -> list[Sample]:
-    """These processes, or in their place an INVALID one if they have not counted the same."""
-    exact = [counted.exact(s.counters) for s in parts if s.rounds]
-    said = next(filter(None, (counted.apart(exact[0], other, "processes") for other in exact)), "")
-    return [empty(parts[0].implementation, point, parts[0].unit, f"INVALID: {said}")] if said else parts
-
-
-def _counters(parts: Sequence[Sample]) -> dict[str, float]:
-    """Of all processes: time of a round, the longest warm-up, rounds left out; and what all have counted."""
-    return counted.exact(parts[0].counters) | {
-        "round_us": median([s.counters["round_us"] for s in parts]),
-        "warm_up": max(s.counters["warm_up"] for s in parts),
-        "left_out": sum(s.counters["left_out"] for s in parts),
-    }

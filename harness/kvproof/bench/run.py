@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any
 from rich.console import Console
 
 from kvproof import progress, spec
-from kvproof.bench import rank_cells, rounds, tables, traces
+from kvproof.bench import attention_rounds, rank_cells, rounds, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
-from kvproof.bench.matrix import APART, ATTENTION, FILES, RANKS, Point, load, part
+from kvproof.bench.matrix import APART, ATTENTION, FILES, STEPPED, Point, load, part
 from kvproof.bench.measure import Job
+from kvproof.bench.plan import Plan
+from kvproof.bench.rank_rounds import shared
 from kvproof.bench.subject import RANKS as RANKS_FACTORY
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.timed import run_timed
@@ -65,35 +67,6 @@ SYNTHETIC_REQUESTS = 1000
 PIPE_WIDTH = 110
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured on whom.
-
-    capacity: of the replayed cache in tokens, 0 for no bound; empty for what each cell has by itself.
-    """
-
-    subjects: Sequence[Subject]
-    points: Sequence[Point]
-    trace: traces.Trace
-    capacity: Sequence[int]
-    quick: bool
-    seed: int
-    kernels: Sequence[KernelSubject] = ()
-    device: str = "cpu"
-    absent: Mapping[str, str] = field(default_factory=dict)
-    """Implementation -> why it is not measured."""
-    patience: float = 1.0
-    """So many times the usual time may a slow implementation take before it is left out, or stopped."""
-    shard: tuple[int, int] | None = None
-    rounds: int = 1
-    """Processes of each implementation for the timed cells; 1: all of them in this one."""
-
-    @property
-    def timed(self) -> list[Point]:
-        """The cells of managers and schedulers that are timed round by round."""
-        return [p for p in self.points if p.cell not in (*APART, *RANKS, *ATTENTION)]
-
-
 def run(
     impls: list[str],
     trace: Path | None,
@@ -128,7 +101,7 @@ def run(
         device: "cpu" or "cuda", where kernels are measured.
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
-        processes: of each implementation, for the timed cells of managers and schedulers; None: 5.
+        processes: of each implementation, for all cells that are timed; None: 5, on a GPU one for kernels.
         wrote: is told the result file, whole or broken off.
 
     Returns:
@@ -167,9 +140,9 @@ def run(
         return 3
     trace_ids = traces.with_ids(requests)
     plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience, shard)
-    timed = bool(plan.timed and subjects)
-    plan = replace(plan, rounds=processes or (ROUNDS if timed else 1))
-    if processes and processes > 1 and not timed:
+    own = 1 if device == "cuda" else ROUNDS  # time on a device is short, and its clocks are watched
+    plan = replace(plan, rounds=processes or ROUNDS, kernel_rounds=processes or own)
+    if processes and processes > 1 and not plan.several():
         console.print("--rounds: none of these cells is measured in several processes", highlight=False)
         return 2
     return measure(plan, out, console, quiet, wrote)
@@ -279,8 +252,6 @@ def measure(
     findings: list[str] = []
     series: list[dict[str, Any]] = []
     complete, void = True, ""
-    several = plan.rounds > 1
-    steps = len(plan.points) + several * (plan.rounds * (len(plan.subjects) + 1) - len(plan.timed))
     with ResultWriter(folder / "bench.jsonl", header) as file:
 
         def emit(sample: Sample) -> None:
@@ -294,20 +265,16 @@ def measure(
                 )
 
         try:
-            with _progress(steps, quiet) as tell:
-                if several:
-                    shape = rounds.Shape(plan.rounds, ROUND_S[plan.quick], plan.patience)
-                    findings += rounds.measure(plan.subjects, plan.timed, shape, emit, tell)
-                    void = rounds.void(samples)
-                else:
-                    findings += _cells(plan, emit, tell)
+            with _progress(plan.steps, quiet) as tell:
+                findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
-                rank_cells.measure(plan.subjects, plan.points, plan.trace, emit, tell)
+                rank_cells.measure(plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds)
                 findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
             complete = False
             findings.append("broken off from the keyboard")
+        void = rounds.void(samples)
         measured = sum(1 for s in samples if s.rounds)
         status = 3 if not complete else 1 if findings else 0 if measured else 3
         file.close(
@@ -357,24 +324,37 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[object], None]]:
 
 def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
     """The timed cells, run by pytest-benchmark; returns what failed outside the subjects."""
-    if not plan.timed or not plan.subjects:
+    if plan.rounds > 1:
+        points = [*plan.timed, *shared(plan.stepped, plan.rounds)]
+        shape = rounds.Shape(plan.rounds, ROUND_S[plan.quick], plan.patience)
+
+        def theirs(sample: Sample) -> None:
+            if sample.cell not in STEPPED or sample.implementation in plan.ranked:
+                emit(sample)
+
+        return rounds.measure(plan.subjects, points, shape, theirs, tell) if points else []
+    if not plan.timed:
         return []
     return run_timed(Job(plan.subjects, plan.timed, CELL_S[plan.quick], emit, tell, patience=plan.patience))
 
 
 def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
     """The cells of kernels, run in the same way; returns what failed outside the kernels."""
-    points = [p for p in plan.points if p.cell in ATTENTION]
-    if not points or not plan.kernels:
+    points, seconds = plan.of_kernels, ATTENTION_S[plan.quick]
+    if not points:
         return []
+    if plan.kernel_rounds > 1:
+        shape = attention_rounds.Shape(plan.kernel_rounds, seconds, plan.device, plan.seed, plan.patience)
+        return attention_rounds.measure(plan.kernels, points, shape, emit, tell)
     from kvproof.bench.attention import AttentionJob, Group, groups
 
     def started(group: Group) -> None:
         for point in group.points:
             tell(point)
 
-    seconds, some = ATTENTION_S[plan.quick], groups(points)
-    job = AttentionJob(plan.kernels, some, seconds, emit, started, device=plan.device, seed=plan.seed)
+    job = AttentionJob(
+        plan.kernels, groups(points), seconds, emit, started, device=plan.device, seed=plan.seed
+    )
     job.patience = plan.patience
     return run_timed(job)
 

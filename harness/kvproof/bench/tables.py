@@ -15,7 +15,7 @@ from rich.table import Table
 from kvproof.bench import brief, upright
 from kvproof.bench.brief import number
 from kvproof.records import Header, Sample
-from kvproof.report import attention, charts, ranks
+from kvproof.report import attention, charts, patience, ranks
 
 
 def _parameters(s: Sample) -> str:
@@ -155,13 +155,13 @@ def terminal(console: Console, samples: Sequence[Sample]) -> None:
         for row in found:
             table.add_row(*map(escape, (row.what, row.unit, *row.cells)))
         console.print(table)
-        if more := attention.more_time([s for s in samples if not s.cell.startswith(attention.CELL)]):
+        if more := patience.more_time([s for s in samples if not s.cell.startswith(attention.CELL)]):
             console.print(more, markup=False, highlight=False)
         console.print(brief.CAPTION, markup=False, highlight=False)
-        if said := brief.floors(samples):
-            console.print(said, markup=False, highlight=False)
     ranks.show(console, samples)
     attention.show(console, samples)
+    if said := brief.floors(samples):
+        console.print(said, markup=False, highlight=False)
 
 
 def write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvproof.records import Sample
+from kvproof.report import patience
 
 CELL = "attention"
 """How the names of these cells begin."""
@@ -22,8 +22,6 @@ POINT = ("dtype", "tokens", "batch", "heads", "head_dim", *BLOCKS)
 PIPE_WIDTH = 140
 COLUMNS = ("numbers", "tokens", "batch", "heads", "dim", "block", "order")
 
-MORE = "--patience"
-"""The option that gives slow implementations more time; the notes of those left out say how much."""
 CAPTION = (
     "time of a step; share of the memory rate measured in the same rounds; x of SDPA's time on "
     "contiguous keys and values"
@@ -34,8 +32,9 @@ is of the rate at which memory was read beside it (on a GPU copied): bytes of ke
 and table / time / that rate. `SDPA` is torch's scaled_dot_product_attention on contiguous keys and values as
 one calls it, with enable_gqa; `SDPA folded` is the same with the query heads of a KV head as rows of one
 query, which reads every key once: on CPUs it is many times faster, above all in 16 bits, so look at both.
-The interval is a 95 % bootstrap over the rounds of this process. Four rows and heads of every output are
-compared with float64, all of it with the first output for the same input; a time under 0.8 of the floor,
+The interval is a 95 % bootstrap over the processes, of one process over its rounds; ± is how far apart the
+first kernel and itself were measured there. Four rows and heads of every output are compared with float64,
+and all of an output in a round of each process that nobody can foresee; a time under 0.8 of the floor,
 bytes / fastest rate of the run, is INVALID. On a GPU a time is the device's, by events on the caller's
 stream; clocks are read in every round, rounds under a throttle are thrown out (their share is in the cell),
 rounds whose clocks drift are void, and a time that is that of a warm L2 is INVALID."""
@@ -85,6 +84,7 @@ def _text(s: Sample | None, interval: bool) -> str:
     if "ratio" in c:
         text += f", {c['ratio']:.2g}x"
         text += f" ({c['ratio_low']:.2g}-{c['ratio_high']:.2g})" if interval else ""
+    text += f" ±{s.floor:.1%}" if s.floor is not None else ""
     if c.get("discarded"):
         text += f", {c['discarded']:.0%} thrown out"
     if interval and "ratio_folded" in c and s.implementation not in BARS:
@@ -112,15 +112,9 @@ def show(console: Console, samples: Sequence[Sample]) -> None:
     for row in data.to_numpy().tolist():
         shown.add_row(*map(escape, row))
     console.print(shown)
-    if more := more_time(steps):
+    if more := patience.more_time(steps):
         console.print(more, markup=False, highlight=False)
     console.print(CAPTION + (f"; in all rows {same}" if same else ""), markup=False, highlight=False)
-
-
-def more_time(samples: Sequence[Sample]) -> str:
-    """What measures those that were left out as too slow; "" where there are none."""
-    asked = [int(n) for s in samples for n in re.findall(rf"left out: .*{MORE} (\d+)", s.note)]
-    return f"left out: too slow for the time of a cell; {MORE} {max(asked)} measures all" if asked else ""
 
 
 def duration(us: float) -> str:

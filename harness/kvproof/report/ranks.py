@@ -109,6 +109,11 @@ def _why(s: Sample) -> str:
     return s.note.partition(":")[0]
 
 
+def _floor(s: Sample) -> str:
+    """How far apart two equal ones were measured."""
+    return f" ±{s.floor:.1%}" if s.floor is not None else ""
+
+
 def _sync(samples: Sequence[Sample]) -> pd.DataFrame:
     several, worlds = _several(samples), sorted({s.parameters["ranks"] for s in samples})
     rows: dict[tuple[str, ...], dict[int, str]] = {}
@@ -117,6 +122,7 @@ def _sync(samples: Sequence[Sample]) -> pd.DataFrame:
         if s.rounds and "alone_ratio" in s.counters:
             ratio = s.counters["alone_ratio"]
             text += f", {ratio:.2g}x" if ratio < 99 else f", {ratio:,.0f}x"
+        text += _floor(s)
         rows.setdefault(tuple(_what(s, several)), {})[s.parameters["ranks"]] = text
     data = [[*what, *(row.get(w, "") for w in worlds)] for what, row in rows.items()]
     return pd.DataFrame(data, columns=["a step", *several, *(f"{w} rank{'s' * (w > 1)}" for w in worlds)])
@@ -138,7 +144,7 @@ def _step(samples: Sequence[Sample]) -> pd.DataFrame:
         sizes.append(whole(sum(other)) if other else "")
         counted = [whole(c.get(name)) for name in ("messages", "depth", "bytes_a_rank")]
         tables = [whole(c["changed_entries"]), whole(c["whole_tables"]), ratio]
-        rows.append([*head, *counted, *sizes, *tables, duration(s.median)])
+        rows.append([*head, *counted, *sizes, *tables, duration(s.median) + _floor(s)])
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -13,7 +13,7 @@ from kvproof import spec
 from kvproof.bench.matrix import ATTENTION, Point, load
 from kvproof.records import Sample
 from kvproof.report import attention as view
-from kvproof.report import charts
+from kvproof.report import charts, patience
 
 torch = pytest.importorskip("torch", reason="kernels need torch")
 
@@ -163,6 +163,22 @@ def test_a_kernel_that_cheats_has_no_number(make: Any, said: str, dtype: str) ->
     assert said in sample.note
 
 
+def test_five_processes_compare_all_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a fifth, whatever the few that are compared in every round are."""
+    compared: list[tuple[int, int | slice]] = []
+
+    def note(self: Any, shape: Any, turn: int, row: int, heads: int | slice, *_: Any) -> None:
+        compared.append((row, heads))
+
+    monkeypatch.setattr("kvproof.bench.lanes.Lane._compare", note)
+    job: dict[str, Any] = {"processes": 5}
+    rounds = [measured(standin.Gather(), turn=turn, **job)[-1].rounds for turn in range(5)]
+    assert all(rounds)
+    whole = [(row, heads.start) for row, heads in compared if isinstance(heads, slice)]
+    assert sorted(whole) == sorted([(0, 0), (0, 2), (1, 0), (1, 2)] * 3)  # two controls and the kernel
+    assert sum(isinstance(heads, int) for _, heads in compared) >= 3 * 5
+
+
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 def test_a_renewed_position_is_about_half_of_its_answer(layout: str) -> None:
     memory = paged.fill(SHAPE, 1, "cpu", 0)
@@ -206,10 +222,10 @@ def test_what_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert first.rounds > 0
     assert second.note.startswith("unsupported: left out: a step of 300 tokens takes about")
     needed = int(second.note.split("--patience ")[1].split()[0])
-    assert view.more_time([first, second]).endswith(f"--patience {needed} measures all")
+    assert patience.more_time([first, second]).endswith(f"--patience {needed} measures all")
     patient = measured(standin.Gather(), group(((16, "shuffled"), (1, "shuffled"))), patience=1e6 * needed)
     assert all(s.rounds > 0 for s in patient)
-    assert view.more_time(patient) == ""
+    assert patience.more_time(patient) == ""
 
 
 def test_a_slow_lane_gets_few_rounds_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +276,9 @@ def test_kernels_are_told_from_managers() -> None:
 
 def test_a_run_writes_table_and_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "load", lambda *_: [*group(((16, "identity"), (64, "shuffled"))).points])
-    assert run.run([f"{ADAPTER}:make"], None, [], 16, None, True, 0, tmp_path, True, "kernel") == 0
+    assert (
+        run.run([f"{ADAPTER}:make"], None, [], 16, None, True, 0, tmp_path, True, "kernel", processes=1) == 0
+    )
     (folder,) = tmp_path.iterdir()
     text = (folder / "bench.md").read_text()
     assert "## attention" in text
@@ -272,8 +290,8 @@ def test_a_run_writes_table_and_samples(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_wrong_kernel_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "load", lambda *_: [*group().points])
-    found = run.run([f"{ADAPTER}:make_shifted"], None, [], 16, None, True, 0, tmp_path, True, "kernel")
-    assert found == 1
+    wrong = [f"{ADAPTER}:make_shifted"]
+    assert run.run(wrong, None, [], 16, None, True, 0, tmp_path, True, "kernel", processes=1) == 1
 
 
 def test_the_chosen_cells_say_who_is_measured_by_default() -> None:
@@ -291,7 +309,7 @@ def test_a_broken_package_ends_the_run_only_if_it_was_named(
     broken.write_text("raise ImportError('its library is missing')\n")
     monkeypatch.setattr(run, "load", lambda *_: [*group().points])
     monkeypatch.setattr(run, "KERNELS", {"cpu": (str(broken) + ":make", f"{ADAPTER}:make"), "cuda": ()})
-    assert run.run([], None, [], 16, None, True, 0, tmp_path / "runs", True, "kernel") == 0
+    assert run.run([], None, [], 16, None, True, 0, tmp_path / "runs", True, "kernel", processes=1) == 0
     assert "its library is missing" in capsys.readouterr().out
     named = [str(broken) + ":make"]
     assert run.run(named, None, [], 16, None, True, 0, tmp_path / "runs", True, "kernel") == 2

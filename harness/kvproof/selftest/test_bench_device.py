@@ -219,7 +219,7 @@ def test_a_round_on_a_gpu_renews_and_checks_some_turns() -> None:
         assert changed == sorted(lane.due)
         seen |= set(changed)
         right = [(n, lane.inputs.exact("NHD", n, 0, slice(0, 2))[0][None].float()) for n in lane.due]  # type: ignore[union-attr]
-        lane.check(SHAPE, right, whole=True)
+        lane.check(SHAPE, right, part=(0, 1))
         with pytest.raises(Wrong):
-            lane.check(SHAPE, [(n, out + 1) for n, out in right], whole=False)
+            lane.check(SHAPE, [(n, out + 1) for n, out in right])
     assert len(seen) == 5

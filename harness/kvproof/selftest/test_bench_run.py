@@ -13,7 +13,8 @@ from rich.console import Console
 from kvproof.bench import prompts
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Job
-from kvproof.bench.run import Plan, _open, measure, run
+from kvproof.bench.plan import Plan
+from kvproof.bench.run import _open, measure, run
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.traces import synthetic
 from kvproof.bench.work import expect

@@ -13,7 +13,8 @@ from rich.console import Console
 from kvproof import environment
 from kvproof.bench import rounds
 from kvproof.bench.matrix import Point
-from kvproof.bench.run import ROUND_S, Plan, measure
+from kvproof.bench.plan import Plan
+from kvproof.bench.run import ROUND_S, measure
 from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.traces import synthetic
 from kvproof.cli import main

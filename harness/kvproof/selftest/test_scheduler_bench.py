@@ -18,7 +18,8 @@ from kvproof.bench.holdings import Holdings
 from kvproof.bench.lru import Endless, block_keys, count
 from kvproof.bench.matrix import Point, load
 from kvproof.bench.measure import Job
-from kvproof.bench.run import Plan, measure
+from kvproof.bench.plan import Plan
+from kvproof.bench.run import measure
 from kvproof.bench.served import POINTS, Cost, Series, Served
 from kvproof.bench.serving import serve
 from kvproof.bench.subject import Subject, Unsupported, Wrong, open_subject
