@@ -147,7 +147,7 @@ def test_a_void_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "equal ones" in (tmp_path / found.path.parent / "bench.md").read_text()
     fork, pool = found.samples[:2]
     assert fork.note.startswith("unsupported: no capability fork")
-    assert len(pool.processes) == 2
+    assert 2 <= len(pool.processes) <= 2 + rounds.MORE
     assert any("VOID" in line for line in next(tmp_path.rglob("bench.md")).read_text().splitlines())
 
 
