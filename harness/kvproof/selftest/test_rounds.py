@@ -89,7 +89,7 @@ def told(found: Compared) -> list[str]:
 def test_a_round_is_a_process_and_the_median_is_theirs(samples: list[Sample]) -> None:
     assert len(samples) == 3 * len(POINTS), "the control is no implementation of its own"
     for s in samples:
-        assert len(s.processes) == len(s.cals) == 5
+        assert 5 <= len(s.processes) == len(s.cals) <= 5 + rounds.MORE
         assert len(set(s.processes)) > 1
         assert s.median == median(s.processes)
         assert s.low <= s.median <= s.high
@@ -146,7 +146,7 @@ def test_a_void_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "equal ones" in (tmp_path / found.path.parent / "bench.md").read_text()
     fork, pool = found.samples[:2]
     assert fork.note.startswith("unsupported: no capability fork")
-    assert len(pool.processes) == 2
+    assert len(pool.processes) >= 2
     assert any("VOID" in line for line in next(tmp_path.rglob("bench.md")).read_text().splitlines())
 
 
