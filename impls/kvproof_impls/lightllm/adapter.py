@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import torch
 
-from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, Refused, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
 open_package("lightllm")
@@ -64,8 +64,7 @@ class Manager:
     policy = {"evict": "other"}  # noqa: RUF012
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         if block_size != 1:
             raise Refused(f"block size {block_size} is not served: it has tokens, no blocks")
         m = self.memory = MemoryManager.__new__(MemoryManager)

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import BadInput, OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
 sys.path.insert(0, os.path.join(os.environ.get("KVPROOF_CHECKOUT", ""), "python"))
@@ -76,8 +76,7 @@ class Manager:
     policy = {"evict": "other"}  # noqa: RUF012
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         CONTEXT.page_size = self.size = block_size
         rows = min(num_blocks, ROWS)
         width = min(num_blocks * block_size, WIDTH) + block_size
