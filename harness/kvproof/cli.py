@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__, authoring, cli_results, document, options
+from kvproof import __version__, authoring, cli_results, document, options, progress
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.options import WrongInput
@@ -104,7 +104,7 @@ def conformance(
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
-        sys.exit(_spread(ray, parts, shard, results, "conformance"))
+        sys.exit(_spread(ray, parts, shard, results, quiet, "conformance"))
     with document.saying("conformance", as_json) as said:
         _use(checkout)
         console = Console(emoji=False)
@@ -125,7 +125,7 @@ def conformance(
             for each in (profile,) if profile else options.profiles(index, chosen, bool(impls)):
                 limit = call_limit or (KERNEL_CALL_LIMIT if each == "kernel" else CALL_LIMIT)
                 asked = replace(settings, profile=each, call_limit=limit)
-                judged += judge_all(impls or default_subjects(each, deep), asked, console, quiet)
+                judged += judge_all(impls or default_subjects(each, deep), asked, quiet)
                 if judged[-1].interrupted:
                     break
         except (SubjectError, LedgerError) as error:
@@ -237,7 +237,7 @@ def bench(
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
-        sys.exit(_spread(ray, parts, shard, results, "bench"))
+        sys.exit(_spread(ray, parts, shard, results, quiet, "bench"))
     with document.saying("bench", as_json) as said:
 
         def wrote(file: Path) -> None:
@@ -298,10 +298,11 @@ def smoke(where: str, checkout: str | None, profile: str | None, call_limit: flo
         notes, faults = smoke_test(where, call_limit, profile or "")
     except SubjectError as error:
         raise WrongInput(str(error)) from error
+    console = Console(emoji=False)
     for line in notes:
         click.echo(f"  {line}")
     for line in faults:
-        click.secho(f"  ERROR {line}", fg="red")
+        console.print(f"  ERROR {line}", style="red", markup=False, highlight=False, soft_wrap=True)
     click.echo(f"{where}: the adapter is {'not sane' if faults else 'sane'}")
     sys.exit(FINDINGS if faults else OK)
 
@@ -364,7 +365,9 @@ def claims(as_json: bool) -> None:
     from kvproof.claims.show import as_text, show
 
     try:
-        found = check()
+        with progress.bar() as shown:
+            row = shown.add_task("claims", total=None)
+            found = check(lambda claim: shown.advance(row))
     except SubjectError as error:
         raise WrongInput(str(error)) from error
     if as_json:
@@ -377,7 +380,9 @@ for command in authoring.COMMANDS:
     main.add_command(command)
 
 
-def _spread(address: str, parts: int, shard: tuple[int, int] | None, results: Path, what: str) -> int:
+def _spread(
+    address: str, parts: int, shard: tuple[int, int] | None, results: Path, quiet: bool, what: str
+) -> int:
     """Run this command's parts on a Ray cluster and merge them; the exit status of the whole run."""
     from kvproof.report.results import ResultsError
     from kvproof.shards import merge
@@ -388,11 +393,10 @@ def _spread(address: str, parts: int, shard: tuple[int, int] | None, results: Pa
     folder = _run_folder(results, what)
     arguments = without(sys.argv[1:], "--ray", "--parts", "--results")
     try:
-        paths, status = merge(spread(address, parts, arguments, folder / "parts"), folder)
+        paths, status = merge(spread(address, parts, arguments, folder / "parts", quiet), folder)
     except ResultsError as error:
         raise WrongInput(str(error)) from error
-    for path in paths:
-        click.echo(path)
+    cli_results.tell(paths, quiet)
     return status
 
 

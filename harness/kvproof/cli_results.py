@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COMMITTED = ("baselines", "thirdparty")
 """Beside the folder of runs: results that a clone comes with."""
+NOTHING_RUN = "no result file in {results}; run `kvproof conformance` or `kvproof bench` first"
 BASELINES = Path("results/baselines")
 """Committed runs, a folder a machine."""
 
@@ -81,7 +82,9 @@ def compare(
         failed = any(item.worse for item in found.items)
         slower = found.slower(bound)
         if found.times:
-            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x")
+            click.echo(
+                f"times: {found.counted()}; SAME is within {bound:g}x, or twice what equal ones are apart"
+            )
         click.echo(
             f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse"
         )
@@ -109,17 +112,18 @@ def compare(
     help="Folder for the pages; a site that is there is replaced.",
 )
 @click.option("--open", "opened", is_flag=True, help="Open the first page in a browser.")
+@options.quiet
 @document.option
-def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool, as_json: bool) -> None:
+def report(
+    files: tuple[Path, ...], results: Path, site: Path, opened: bool, quiet: bool, as_json: bool
+) -> None:
     """Show result files again, those given or the newest of conformance, and write them as pages.
 
     FILES are result files or folders of them; without any, the pages show all that lies beside RESULTS. Where
     nothing was run yet, that is the committed results.
     """
-    from kvproof.report import attention, charts, ranks
-    from kvproof.report.results import ResultsError
+    from kvproof.report import charts
     from kvproof.report.site import pages
-    from kvproof.report.terminal import show_run
 
     with document.saying("report", as_json) as said:
         named = [path for given in files for path in _jsonl(given)]
@@ -135,20 +139,14 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool, as_
         said.files = [file.path for file in found] or committed
         if chosen and not found:
             raise WrongInput("no run that has ended is among them: nothing to show")
-        try:
-            if judged := [file for file in found if file.header.what == "conformance"]:
-                show_run(judged, Console(emoji=False))
-        except ResultsError as error:
-            raise WrongInput(str(error)) from error
+        if not quiet:
+            _show(found)
         for file in found:
-            if file.header.what == "conformance":
-                continue
-            ranks.show(Console(emoji=False), file.samples)
-            attention.show(Console(emoji=False), file.samples)
             for picture in charts.draw(file.samples, file.path.parent):
-                click.echo(picture)
-            if charts.missing():
-                click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
+                if not quiet:
+                    click.echo(picture)
+        if charts.missing() and any(file.samples for file in found) and not quiet:
+            click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
         if pages.missing():
             click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
             return
@@ -175,7 +173,8 @@ def report(files: tuple[Path, ...], results: Path, site: Path, opened: bool, as_
     show_default=True,
     help="Folder for what is written.",
 )
-def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
+@document.option
+def export(files: tuple[Path, ...], results: Path, folder: Path, as_json: bool) -> None:
     """Write result files for other tools: JUnit, CSV, Parquet, badges, trackers of benchmarks.
 
     FILES are result files or folders of them; without any, the newest of conformance.
@@ -183,19 +182,22 @@ def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
     from kvproof.report import exports
     from kvproof.report.results import ResultsError
 
-    chosen = [path for given in files for path in _jsonl(given)] or _newest(results)
-    if not chosen:
-        raise WrongInput(f"no result file in {results}; run `kvproof conformance` or `kvproof bench` first")
-    try:
-        written, left_out = exports.write(_read(chosen), folder)
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    except OSError as error:
-        raise _unwritable(error, folder) from error
-    for path in written:
-        click.echo(path)
-    if left_out:
-        click.echo(f"left out: {len(left_out)} forms; why: {folder / exports.LEFT_OUT}")
+    with document.saying("export", as_json) as said:
+        chosen = [path for given in files for path in _jsonl(given)] or _newest(results)
+        if not chosen:
+            raise WrongInput(NOTHING_RUN.format(results=results))
+        found = _read(chosen)
+        try:
+            written, left_out = exports.write(found, folder)
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+        except OSError as error:
+            raise _unwritable(error, folder) from error
+        said.report, said.files, said.notes = folder, [file.path for file in found], left_out
+        for path in written:
+            click.echo(path)
+        if left_out:
+            click.echo(f"left out: {len(left_out)} forms; why: {folder / exports.LEFT_OUT}")
 
 
 @click.command()
@@ -209,22 +211,29 @@ def export(files: tuple[Path, ...], results: Path, folder: Path) -> None:
     show_default=True,
     help="The history, which grows by a line for each implementation of a run.",
 )
-def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
+@document.option
+def history(files: tuple[Path, ...], results: Path, path: Path, as_json: bool) -> None:
     """Add runs to the history, and say what changed for good; without FILES all under RESULTS."""
     from kvproof.report import history as past
     from kvproof.report.results import ResultsError
 
-    chosen = [f for given in files or ((results,) if results.is_dir() else ()) for f in _jsonl(given)]
-    try:
-        added = past.append(path, _read(chosen))
-        changes = past.changes(past.read(path))
-    except ResultsError as error:
-        raise WrongInput(f"{error}; mend the line or name another --file") from error
-    except OSError as error:
-        raise _unwritable(error, path) from error
-    for change in changes:
-        click.echo(change)
-    click.echo(f"{added} lines added, {len(changes)} lasting changes: {path}")
+    with document.saying("history", as_json) as said:
+        chosen = [f for given in files or ((results,) if results.is_dir() else ()) for f in _jsonl(given)]
+        if not (chosen or path.is_file()):
+            raise WrongInput(NOTHING_RUN.format(results=results))
+        found = _read(chosen)
+        try:
+            added = past.append(path, found)
+            changes = past.changes(past.read(path))
+        except ResultsError as error:
+            raise WrongInput(f"{error}; mend the line or name another --file") from error
+        except OSError as error:
+            raise _unwritable(error, path) from error
+        said.report, said.files, said.changes = path, [file.path for file in found], changes
+        for change in changes:
+            click.echo(change)
+        plural = ["" if n == 1 else "s" for n in (added, len(changes))]
+        click.echo(f"{added} line{plural[0]} added, {len(changes)} lasting change{plural[1]}: {path}")
 
 
 @click.command()
@@ -235,25 +244,27 @@ def history(files: tuple[Path, ...], results: Path, path: Path) -> None:
     required=True,
     help="Folder for the merged files.",
 )
-def merge(files: tuple[Path, ...], into: Path) -> None:
+@options.quiet
+@document.option
+def merge(files: tuple[Path, ...], into: Path, quiet: bool, as_json: bool) -> None:
     """Put the shards of runs together (`--shard 1/3`, `2/3`, `3/3`): one file for each implementation.
 
     Shards that are missing, given twice or of different runs are refused. The exit status is that of the
     whole run.
     """
     from kvproof.report.results import ResultsError
-    from kvproof.report.summary import summarize
     from kvproof.shards import merge as put_together
 
-    try:
-        paths, status = put_together([p for f in files for p in _jsonl(f)], into)
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    for file in _read(paths):
-        if file.header.what == "conformance":
-            click.echo(summarize(file).headline)
-        click.echo(file.path)
-    sys.exit(status)
+    with document.saying("merge", as_json) as said:
+        try:
+            paths, status = put_together([p for f in files for p in _jsonl(f)], into)
+        except ResultsError as error:
+            raise WrongInput(str(error)) from error
+        except OSError as error:
+            raise _unwritable(error, into) from error
+        said.report, said.files = into, paths
+        tell(paths, quiet)
+        sys.exit(status)
 
 
 @click.command()
@@ -283,6 +294,35 @@ def slim(file: Path, to: Path) -> None:
     except OSError as error:
         raise _unwritable(error, to) from error
     click.echo(f"{to}: {to.stat().st_size:,} bytes of {file.stat().st_size:,}")
+
+
+def tell(paths: list[Path], quiet: bool) -> None:
+    """What the whole of a run that was done in parts says, and where it is."""
+    if not quiet:
+        _show(_read(paths))
+    for path in paths:
+        click.echo(path)
+
+
+def _show(files: list[ResultFile]) -> None:
+    """The tables of runs, as they were shown when they had been done.
+
+    Raises:
+        WrongInput: a file contradicts itself.
+    """
+    from kvproof.bench import tables
+    from kvproof.report.results import ResultsError
+    from kvproof.report.terminal import show_run
+
+    console = Console(emoji=False)
+    try:
+        if judged := [file for file in files if file.header.what == "conformance"]:
+            show_run(judged, console)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    for file in files:
+        if file.header.what == "bench":
+            tables.terminal(console, file.samples)
 
 
 def _read(paths: list[Path]) -> list[ResultFile]:

@@ -19,6 +19,8 @@ LEAST_CHANGE = 0.02
 """A smaller change is never told."""
 BOUND = 1.10
 """The change that matters, unless told otherwise."""
+WIDEST = 1.25
+"""Where equal things are measured far apart, SAME is within more than the bound, and never more than this."""
 
 
 class Difference(StrEnum):
@@ -64,8 +66,8 @@ def compare(
 
     SLOWER, or FASTER, needs all of these: `LEAST_PROCESSES` on each side; Mann-Whitney's exact test on the
     process medians gives p < 0.015; the interval leaves out 1; the change is above 2 % and above `floor`.
-    Else SAME if there are as many processes and the interval lies within 1/bound to bound; else UNCLEAR.
-    INVALID where a side has no time.
+    Else SAME if there are as many processes and the interval lies within 1/b to b, where b is the bound, or
+    1 + 2 x `floor` up to 1.25 where that is more; else UNCLEAR. INVALID where a side has no time.
 
     How the rule was chosen. Times of one process hang together (arXiv:2007.10899), so the test sees one
     value a process: on single rounds it calls equal sides different in most runs. Limits of p and of the
@@ -104,9 +106,21 @@ def compare(
     verdict = Difference.UNCLEAR
     if enough and p < RARE and not low <= 1 <= high and max(ratio, 1 / ratio) - 1 > max(LEAST_CHANGE, floor):
         verdict = Difference.SLOWER if ratio > 1 else Difference.FASTER
-    elif enough and 1 / bound <= low and high <= bound:
-        verdict = Difference.SAME
+    else:
+        wide = max(bound, min(WIDEST, 1 + 2 * floor))
+        if enough and 1 / wide <= low and high <= wide:
+            verdict = Difference.SAME
     return Comparison(ratio, low, high, p, floor, verdict)
+
+
+def median_interval(
+    side: Sequence[Sequence[float]], resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % interval of the median of the process medians of a side, drawn as in `compare`."""
+    times = [np.asarray(t, dtype=np.float64) for t in side]
+    drawn = _draws(times, np.array([np.median(t) for t in times]), resamples, seed)
+    low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
+    return low, high
 
 
 def rank_test(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:

@@ -90,13 +90,15 @@ class Document(Record):
 
     kind: Literal["document"] = "document"
     schema_version: int = 1
-    command: Literal["conformance", "bench", "compare", "report"]
+    command: Literal["conformance", "bench", "compare", "report", "export", "history", "merge"]
     exit_status: int
     report: str = ""
-    """The folder of the run, or the first page of the site; empty where nothing was written."""
+    """The folder of the run or export, the first page of the site, or the history; empty where nothing was
+    written."""
     files: tuple[Told, ...] = ()
     differences: tuple[Differing, ...] = ()
+    """Of a comparison; of a history, what has changed for good."""
     times: dict[str, int] = Field(default_factory=dict)
     """Of a comparison: FASTER, SAME, SLOWER, UNCLEAR, INVALID -> points."""
     notes: tuple[str, ...] = ()
-    """Of a comparison: what holds for all of it, such as two machines."""
+    """Of a comparison: what holds for all of it, such as two machines; of an export: what was left out."""

@@ -15,6 +15,7 @@ from kvproof.derived import Differing, Document, Failed, Told
 
 if TYPE_CHECKING:
     from kvproof.report.compare import Compared
+    from kvproof.report.history import Change
 
 option = click.option(
     "--json",
@@ -22,7 +23,7 @@ option = click.option(
     is_flag=True,
     help="Print one JSON document (specs/schemas/document.json), and all else on standard error.",
 )
-Command = Literal["conformance", "bench", "compare", "report"]
+Command = Literal["conformance", "bench", "compare", "report", "export", "history", "merge"]
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Saying:
     report: Path | None = None
     files: Sequence[Path] = ()
     compared: Compared | None = None
+    changes: Sequence[Change] = ()
+    notes: Sequence[str] = ()
 
 
 @contextlib.contextmanager
@@ -60,6 +63,11 @@ def _document(command: Command, said: Saying, status: int) -> Document:
         exit_status=status,
         report=str(said.report or ""),
         files=tuple(told for path in said.files if (told := _told(path))),
+        differences=tuple(
+            Differing(word="slower" if c.step.after > c.step.before else "faster", what=str(c), worse=False)
+            for c in said.changes
+        ),
+        notes=tuple(said.notes),
     )
     if said.compared is None:
         return found

@@ -112,11 +112,15 @@ def _near(name: str, names: Collection[str]) -> str:
 
 
 def settle(result: Result, known: Iterable[Known]) -> Result:
-    """A failure becomes XFAIL where the ledger has it; an entry that has expired says so instead."""
+    """A failure becomes XFAIL where the ledger has it; an entry that has expired says so instead.
+
+    Its reason takes the place of the failure's own, which is kept as what was got if nothing else was.
+    """
     covering = [entry for entry in known if entry.covers(result)] if result.verdict in FAILED else []
     for entry in covering:
         if not entry.expired:
-            return result.model_copy(update={"verdict": Verdict.XFAIL, "reason": entry.reason})
+            got = result.got or (f"{result.verdict}: {result.reason}" if result.reason else "")
+            return result.model_copy(update={"verdict": Verdict.XFAIL, "reason": entry.reason, "got": got})
     for entry in covering:
         said = f"known.toml excused this until {entry.expires}: {entry.reason}"
         return result.model_copy(update={"reason": "; ".join(filter(None, (said, result.reason)))})

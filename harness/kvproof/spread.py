@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.options import WrongInput
+from kvproof.progress import bar
 
 RETRIES = 5
 """How often a part is run again whose node was lost."""
@@ -42,7 +43,9 @@ def one_part(arguments: Sequence[str], shard: str) -> tuple[int, dict[str, bytes
     return done.returncode, files, (done.stdout + done.stderr)[-2000:]
 
 
-def spread(address: str, parts: int, arguments: Sequence[str], folder: Path) -> list[Path]:
+def spread(
+    address: str, parts: int, arguments: Sequence[str], folder: Path, quiet: bool = False
+) -> list[Path]:
     """Run all parts on the cluster and write their files below `folder`/1 ... `folder`/n.
 
     Args:
@@ -66,24 +69,27 @@ def spread(address: str, parts: int, arguments: Sequence[str], folder: Path) -> 
         except Exception as error:
             raise WrongInput(f"--ray {address}: {error}") from None
     try:
-        task = ray.remote(max_retries=RETRIES, num_cpus=1)(one_part)
-        waiting = {task.remote(list(arguments), f"{i}/{parts}"): i for i in range(1, parts + 1)}
-        found: list[Path] = []
-        while waiting:
-            (ready,), _ = ray.wait(list(waiting), num_returns=1)
-            part = waiting.pop(ready)
-            try:
-                status, files, words = ray.get(ready)
-            except ray.exceptions.RayError as error:
-                raise WrongInput(f"part {part}/{parts} could not be run: {error}") from None
-            if status == 2 or not files:
-                raise WrongInput(f"part {part}/{parts} ended with status {status}: {words}")
-            for name, content in files.items():
-                path = folder / str(part) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-                found += [path] if path.suffix == ".jsonl" else []
-        return sorted(found)
+        with bar(quiet) as shown:
+            task = ray.remote(max_retries=RETRIES, num_cpus=1)(one_part)
+            waiting = {task.remote(list(arguments), f"{i}/{parts}"): i for i in range(1, parts + 1)}
+            found: list[Path] = []
+            row = shown.add_task("parts", total=parts)
+            while waiting:
+                (ready,), _ = ray.wait(list(waiting), num_returns=1)
+                part = waiting.pop(ready)
+                try:
+                    status, files, words = ray.get(ready)
+                except ray.exceptions.RayError as error:
+                    raise WrongInput(f"part {part}/{parts} could not be run: {error}") from None
+                if status == 2 or not files:
+                    raise WrongInput(f"part {part}/{parts} ended with status {status}: {words}")
+                for name, content in files.items():
+                    path = folder / str(part) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+                    found += [path] if path.suffix == ".jsonl" else []
+                shown.advance(row)
+            return sorted(found)
     finally:
         if mine:
             ray.shutdown()

@@ -39,7 +39,7 @@ class Row:
 CAPTION = "lengths in tokens; median (per turn of a fixed Python loop); x: of the first"
 
 _STEP = {"sequences": 1024, "form": "list", "order": "same"}
-_LONG = {"tokens": 131_072, "form": "list"}
+_LONG = {"tokens": 32_768, "form": "list"}
 _PROMPT = {"tokens": 8192, "form": "list"}
 
 TELLING = (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from kvproof.bench import calm
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.subject import Subject
@@ -23,11 +24,15 @@ DRIFT = 0.05
 differ by 10 % and more, among which nothing is found (5 processes a side, one standard deviation)."""
 
 
+MORE = 4
+"""Rounds that are added at most, for the cells that need them."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """How a run in rounds is made.
 
-    processes: of each implementation.
+    processes: of each implementation, as many as count.
     budget_s: for the rounds of one cell in one process.
     patience: as in `Job`.
     """
@@ -42,11 +47,33 @@ class Lane:
     """One implementation, or the first of them a second time, with what its processes found.
 
     seconds: for each point, of each round of each process.
+    speed: of the quiet machine, once all has run: ns of a turn of the calibration loop.
     """
 
     subject: Subject
     samples: list[list[Sample]] = field(default_factory=list)
     seconds: list[list[list[float]]] = field(default_factory=list)
+    speed: float = float("inf")
+
+    def cals(self, n: int) -> list[float]:
+        """Of each process at point `n`; empty where one has no number."""
+        found = [s.cal for s in self.samples[n] if s.rounds and s.cal]
+        return found if len(found) == len(self.samples[n]) else []
+
+    def wanting(self, n: int, least: int) -> bool:
+        """Whether point `n` needs another process."""
+        cals = self.cals(n)
+        times = [s.median / cal for s, cal in zip(self.samples[n], cals, strict=False)]
+        return bool(cals) and calm.wanting(times, cals, least, self.speed)
+
+    def choose(self, n: int, least: int) -> int:
+        """Leave only those processes at point `n` that count; how many are left out."""
+        cals = self.cals(n)
+        kept = calm.chosen(cals, least, self.speed) if cals else range(len(self.samples[n]))
+        out = len(self.samples[n]) - len(kept)
+        self.samples[n] = [self.samples[n][i] for i in kept]
+        self.seconds[n] = [self.seconds[n][i] for i in kept] if cals else self.seconds[n]
+        return out
 
 
 def measure(
@@ -59,7 +86,8 @@ def measure(
     """Measure points in rounds; the order of the implementations is rotated from round to round.
 
     The first implementation has a second process in each round: how far these two are apart is the floor of
-    a cell. What whole rounds have found is emitted also if the run is broken off.
+    a cell. A few rounds more follow, of the cells that were disturbed or have not settled (`calm`); what
+    stays disturbed is left out and counted. What has been found is emitted also if the run is broken off.
 
     Returns:
         What failed outside the implementations.
@@ -71,12 +99,27 @@ def measure(
             at = turn % len(lanes)
             for lane in lanes[at:] + lanes[:at]:
                 tell(f"{lane.subject.name}, process {turn + 1} of {shape.processes}")
-                faults += _process(lane, points, shape, turn)
+                faults += _process(lane, points, range(len(points)), shape, turn)
+        for turn in range(shape.processes, shape.processes + MORE * (shape.processes > 1)):
+            _calibrate(lanes, len(points))
+            for lane in lanes:
+                some = [n for n in range(len(points)) if lane.wanting(n, shape.processes)]
+                if some:
+                    tell(f"{lane.subject.name}, process {turn + 1}, {len(some)} cells again")
+                    faults += _process(lane, points, some, shape, turn)
     finally:
+        _calibrate(lanes, len(points))
         for n, point in enumerate(points):
-            for sample in _point(lanes, n, point):
+            for sample in _point(lanes, n, point, shape.processes):
                 emit(sample)
     return list(dict.fromkeys(faults))
+
+
+def _calibrate(lanes: Sequence[Lane], points: int) -> None:
+    """Tell all lanes how fast the quiet machine is, by all calibrations so far."""
+    cals = [cal for lane in lanes for n in range(points) for cal in lane.cals(n)]
+    for lane in lanes:
+        lane.speed = calm.quiet(cals) if cals else lane.speed
 
 
 def void(samples: Sequence[Sample]) -> str:
@@ -90,22 +133,22 @@ def void(samples: Sequence[Sample]) -> str:
     )
 
 
-def _process(lane: Lane, points: Sequence[Point], shape: Shape, turn: int) -> list[str]:
-    """One round of one lane; returns what failed outside the implementation.
+def _process(lane: Lane, points: Sequence[Point], some: Sequence[int], shape: Shape, turn: int) -> list[str]:
+    """One round of one lane at some of the points; returns what failed outside the implementation.
 
     Hashes of strings are seeded by the number of the round, so all lanes meet the same ones.
     """
     subject = lane.subject
     if not subject.spec:
-        for n, point in enumerate(points):
+        for n in some:
             note = "unsupported: cannot be opened in another process"
-            lane.samples[n].append(empty(subject.name, point, "ns", note))
+            lane.samples[n].append(empty(subject.name, points[n], "ns", note))
         return []
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "samples"
         order = {"spec": subject.spec, "block_size": subject.block_size, "into": str(into)}
         order |= {"budget_s": shape.budget_s, "patience": shape.patience}
-        order |= {"points": [asdict(p) for p in points]}
+        order |= {"points": [asdict(points[n]) for n in some]}
         done = subprocess.run(
             [sys.executable, "-m", "kvproof.bench.round_child"],
             input=json.dumps(order),
@@ -117,9 +160,9 @@ def _process(lane: Lane, points: Sequence[Point], shape: Shape, turn: int) -> li
         )
         lines = into.read_text(encoding="utf-8").splitlines() if into.is_file() else []
     said = done.stderr.strip().splitlines()
-    for n, point in enumerate(points):
-        if n < len(lines):
-            found = json.loads(lines[n])
+    for at, n in enumerate(some):
+        if at < len(lines):
+            found = json.loads(lines[at])
             sample = Sample.model_validate(found["sample"]).model_copy(
                 update={"implementation": subject.name}
             )
@@ -129,12 +172,13 @@ def _process(lane: Lane, points: Sequence[Point], shape: Shape, turn: int) -> li
             why = (
                 f"INVALID: its process ended with status {done.returncode}: {said[-1] if said else 'no word'}"
             )
-            lane.samples[n].append(empty(subject.name, point, "ns", why))
-    return said if done.returncode == 1 and len(lines) == len(points) else []
+            lane.samples[n].append(empty(subject.name, points[n], "ns", why))
+    return said if done.returncode == 1 and len(lines) == len(some) else []
 
 
-def _point(lanes: Sequence[Lane], n: int, point: Point) -> list[Sample]:
+def _point(lanes: Sequence[Lane], n: int, point: Point, least: int) -> list[Sample]:
     """What each implementation, the control left out, came to at one point."""
+    disturbed = [lane.choose(n, least) for lane in lanes]
     merged = [_merged(lane, n, point) for lane in lanes]
     *own, control = [_times(lane, n) if s.rounds else [] for lane, s in zip(lanes, merged, strict=True)]
     floor = None
@@ -142,8 +186,8 @@ def _point(lanes: Sequence[Lane], n: int, point: Point) -> list[Sample]:
         apart = compare(own[0], control).ratio
         floor = max(apart, 1 / apart) - 1
     found = []
-    for sample, times in zip(merged[:-1], own, strict=True):
-        more = dict(sample.counters)
+    for sample, times, out in zip(merged[:-1], own, disturbed[:-1], strict=True):
+        more = dict(sample.counters) | ({"disturbed": float(out)} if sample.rounds else {})
         if times is not own[0] and times and own[0]:
             c = compare(own[0], times, floor=floor or 0.0)
             more |= {"ratio": c.ratio, "ratio_low": c.low, "ratio_high": c.high}

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kvproof import spec
+from kvproof import progress, spec
 from kvproof.bench import rank_cells, rounds, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
@@ -351,11 +350,9 @@ def _fresh(out: Path, name: str) -> Path:
 @contextlib.contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[object], None]]:
     """A bar on the terminal, nothing elsewhere; told each point before it is measured."""
-    console = Console(file=sys.stderr)  # named now: the in-process pytest run swaps sys.stderr
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
-        row, done = bar.add_task("", total=total), iter(range(total))
-        yield lambda point: bar.update(row, description=str(point), completed=next(done, total))
+    with progress.bar(quiet) as shown:
+        row, done = shown.add_task("", total=total), iter(range(total))
+        yield lambda point: shown.update(row, description=str(point), completed=next(done, total))
 
 
 def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 
 class Verdict(StrEnum):
@@ -32,8 +34,11 @@ def judged(section: str, claim: str, said: str, found: str, holds: bool) -> Clai
     return Claim(section, claim, said, found, Verdict.HOLDS if holds else Verdict.FAILS)
 
 
-def check() -> list[Claim]:
+def check(tell: Callable[[Claim], object] = lambda claim: None) -> list[Claim]:
     """Every claim, counted or measured now; takes some seconds where a kernel can run.
+
+    Args:
+        tell: called with each as it is known.
 
     Raises:
         SubjectError: the reference implementation is not installed.
@@ -41,4 +46,8 @@ def check() -> list[Claim]:
     from kvproof.claims.counted import counted
     from kvproof.claims.measured import measured
 
-    return sorted([*counted(), *measured()], key=lambda c: c.section)
+    found = []
+    for claim in chain(counted(), measured()):
+        tell(claim)
+        found.append(claim)
+    return sorted(found, key=lambda c: c.section)

@@ -13,10 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kvproof import ledger, spec
+from kvproof import ledger, progress, spec
 from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.look import FACTORIES, OF_ONE_RANK, first_look
 from kvproof.conformance.plugin import Plugin
@@ -56,9 +54,7 @@ class Outcome:
     """False where what it needs is not here."""
 
 
-def judge_all(
-    impls: Sequence[str], settings: Settings, console: Console, quiet: bool = False
-) -> list[Outcome]:
+def judge_all(impls: Sequence[str], settings: Settings, quiet: bool = False) -> list[Outcome]:
     """Judge each; a result file each.
 
     Raises:
@@ -69,15 +65,13 @@ def judge_all(
     found = [find(impl, factory) for impl in impls]  # all of them before any is judged
     judged = []
     for implementation in found:
-        judged.append(judge_one(implementation, settings, console, quiet))
+        judged.append(judge_one(implementation, settings, quiet))
         if judged[-1].interrupted:
             break
     return judged
 
 
-def judge_one(
-    implementation: Implementation, settings: Settings, console: Console, quiet: bool = False
-) -> Outcome:
+def judge_one(implementation: Implementation, settings: Settings, quiet: bool = False) -> Outcome:
     index = spec.load()
     missing = implementation.missing()
     if settings.profile == "kernel" and find_spec("torch") is None:
@@ -101,7 +95,7 @@ def judge_one(
         start = time.perf_counter()
         with ResultWriter(path, header) as writer:
             session.emit = writer.write
-            broken = _run_pytest(session, console, quiet)
+            broken = _run_pytest(session, quiet)
             for _ in session.shortest():
                 pass
             # Of a part nobody knows yet what other parts saw: `kvproof merge` looks for stale entries.
@@ -114,15 +108,12 @@ def judge_one(
     return Outcome(implementation, footer.exit_status, path, trouble, interrupted=STOPPED in broken)
 
 
-def _run_pytest(session: Session, console: Console, quiet: bool) -> list[str]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as progress:
-        task = progress.add_task(session.name, total=None)
+def _run_pytest(session: Session, quiet: bool) -> list[str]:
+    with progress.bar(quiet) as shown:
+        task = shown.add_task(session.name, total=None)
 
         def advance(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+            shown.update(task, completed=done, total=total)
 
         plugin = Plugin(session, advance)
         saved = {k: os.environ.pop(k, None) for k in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}

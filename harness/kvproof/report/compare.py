@@ -31,6 +31,8 @@ DRIFT = 0.05
 """Where half of all times differ by more than this, the two moments differ, and no time is told."""
 MANY = 3
 """So many times the median difference hold nearly all differences of equal things: twice the deviation."""
+ALONE = 1.25
+"""Times of one process are told, as unclear, from here on."""
 LEAST_TIMES = 4
 """Fewer times say nothing of the two moments."""
 
@@ -62,6 +64,8 @@ class Compared:
     verdicts: int = 0
     """Requirements whose verdicts differ."""
     times: dict[Key, Comparison] = field(default_factory=dict)
+    alone: int = 0
+    """Times of one process: UNCLEAR, whatever they are."""
     void: bool = False
     """No time is told: a run was void, or the two moments differ too much."""
 
@@ -76,7 +80,8 @@ class Compared:
     def counted(self) -> str:
         """How many times came to which verdict."""
         counts = Counter(c.verdict for c in self.times.values())
-        return ", ".join(f"{counts[d]} {d}" for d in Difference if counts[d])
+        said = ", ".join(f"{counts[d]} {d}" for d in Difference if counts[d])
+        return said + (f" ({self.alone} of one process)" if self.alone else "")
 
 
 def differences(before: Sequence[ResultFile], after: Sequence[ResultFile], bound: float = BOUND) -> Compared:
@@ -254,8 +259,11 @@ def _times(
         found.times[key] = result
         words = {Difference.SLOWER: "slower", Difference.FASTER: "faster"}
         word = words.get(result.verdict, "")
-        if result.verdict is Difference.UNCLEAR and max(result.ratio, 1 / result.ratio) > bound:
-            word = "unclear"
+        alone = not (a.processes and b.processes)
+        found.alone += alone
+        if result.verdict is Difference.UNCLEAR:
+            told = max(ALONE, bound) if alone else bound
+            word = "unclear" if max(result.ratio, 1 / result.ratio) > told else ""
         if word:
             text = f"{_name(key)}: {result}, {a.median:.4g} -> {b.median:.4g} {b.unit}"
             found.items.append(Item(word, text))

@@ -13,10 +13,21 @@ import pandas as pd
 
 from kvproof.records import Sample, Verdict
 from kvproof.report.results import ResultFile
+from kvproof.report.slim import again
 from kvproof.report.summary import BAD, Summary, summarize
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 GREEN, RED, GREY = "#2da44e", "#cf222e", "#6e7781"
+
+
+COLUMNS = (
+    dict.fromkeys(("what", "implementation", "profile", "name", "verdict", "unit"), "string")
+    | dict.fromkeys(("median", "low", "high"), "float64")
+    | {"rounds": "Int64"}
+    | dict.fromkeys(("parameters", "counters", "note", "started", "commit"), "string")
+    | dict.fromkeys(("cpu", "gpu", "kvproof", "python"), "string")
+)
+"""Of the table: the same in every export, also where one is empty, so that several can be put together."""
 
 
 class NothingToExport(ValueError):
@@ -59,7 +70,7 @@ def junit(files: Sequence[ResultFile]) -> str:
                     f"expected {result.expected}",
                     f"got {result.got}",
                     *failure.history(),
-                    result.replay,
+                    result.replay or again(header, key),
                 ]
                 told.text = _plain("\n".join(line for line in lines if line))
             elif verdict is not Verdict.PASS:
@@ -114,7 +125,7 @@ def frame(files: Sequence[ResultFile]) -> pd.DataFrame:
             values = {"unit": s.unit, "median": s.median, "low": s.low, "high": s.high, "rounds": s.rounds}
             texts = {"parameters": json.dumps(s.parameters), "counters": json.dumps(s.counters)}
             rows.append(about | {"name": s.cell} | values | texts | {"note": s.note} | where)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=[*COLUMNS]).astype(COLUMNS)
 
 
 def github_action_benchmark(files: Sequence[ResultFile]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
-from kvproof.records import SHORTEST, Result, Verdict
+from kvproof.records import SHORTEST, Header, Result, Verdict
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter
 from kvproof.report.summary import BAD, shown_first
 
@@ -48,8 +49,7 @@ def _kept(file: ResultFile) -> list[Result]:
             continue
         results.sort(key=shown_first)
         whole, named = results[0], Counter([results[0].case.removesuffix(SHORTEST)])
-        again = f"{_again(file)} --requirement {requirement}"
-        kept.append(whole.model_copy(update={"replay": again, "vector": ""}))
+        kept.append(whole.model_copy(update={"replay": again(file.header, requirement), "vector": ""}))
         for r in results[1:]:
             case = r.case.removesuffix(SHORTEST)
             named[case] += 1
@@ -63,12 +63,11 @@ def _short(r: Result) -> Result:
     return r.model_copy(update=gone | {"milliseconds": round(r.milliseconds, 1)})
 
 
-def _again(file: ResultFile) -> str:
-    """What judges it anew, up to the requirement."""
-    words = _portable(file.header.command).split()
-    checkout = " --checkout PATH" if "--checkout" in words else ""
-    name = file.header.implementation
-    return f"kvproof conformance --impl {name} --profile {file.header.profile}{checkout}"
+def again(header: Header, requirement: str) -> str:
+    """The command that judges a requirement anew, where no history was saved to be replayed."""
+    checkout = " --checkout PATH" if "--checkout" in _portable(header.command).split() else ""
+    who = f"--impl {shlex.quote(header.implementation)} --profile {header.profile}{checkout}"
+    return f"kvproof conformance {who} --requirement {requirement}"
 
 
 def _portable(command: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict
 from kvproof.report.results import ResultFile, ResultsError
@@ -35,6 +36,9 @@ CAUSES = tuple(
 )
 """Requirements of kernels, each before those that it makes fail when it is broken: most are judged by values,
 which are wrong wherever a wrong slot was read."""
+GROUND = ("POOL", "FREE", "SHARE", "TABLE")
+"""Areas whose findings count against what a case of another area is after, too: of histories of one length, a
+broken pool explains more than "bad input changes nothing" does."""
 BY_THE_WAY = "KVP-NUM-001"
 """A wrong value in a case that aims at something else counts against it too: then it comes last."""
 
@@ -234,21 +238,20 @@ def summarize(file: ResultFile) -> Summary:
 
     failures = [_failure(r, cases[k], verdicts[k]) for k, r in requirements.items() if verdicts[k] in BAD]
     aims = {case.id: case.aim for case in file.cases}
-    failures.sort(
-        key=lambda f: (
-            f.advisory,
-            bool(f.result.after),
-            *_cause(f, aims),
-            len(f.result.history),
-            f.requirement.id,
-        )
-    )
+
+    def order(f: Failure) -> tuple[Any, ...]:
+        ground = GROUND.index(f.requirement.area) if f.requirement.area in GROUND else len(GROUND)
+        first = f.advisory, bool(f.result.after), *_cause(f, aims)
+        return *first, len(f.result.history), ground, f.requirement.id
+
+    failures.sort(key=order)
     # A requirement that fails elsewhere may have known failures besides: list them all the same.
     known = [
         _failure(r, cases[k], Verdict.XFAIL)
         for k, r in requirements.items()
         if any(result.verdict is Verdict.XFAIL for result in cases[k])
     ]
+    known.sort(key=order)
     skipped = (Verdict.UNSUPPORTED, Verdict.PRECONDITION, Verdict.NOT_RUN)
     return Summary(
         file=file,

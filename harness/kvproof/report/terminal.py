@@ -14,6 +14,7 @@ from rich.text import Text
 from kvproof.records import Verdict
 from kvproof.report import matrix
 from kvproof.report.results import ResultFile
+from kvproof.report.slim import again
 from kvproof.report.summary import APART, BAD, JUDGED, Failure, Summary, summarize
 
 _STYLES = {
@@ -109,7 +110,7 @@ def show_all(files: Sequence[ResultFile], console: Console) -> None:
 
 def _failures(console: Console, summary: Summary) -> None:
     for failure in summary.failures:
-        _failure(console, failure)
+        _failure(console, failure, again(summary.file.header, failure.requirement.id))
     for failure in summary.known:
         reason = failure.result.reason or "no reason was given"
         _line(console, f"known  {failure.requirement.id} {failure.requirement.title}: {reason}", "yellow")
@@ -133,7 +134,7 @@ def _table(console: Console, summary: Summary) -> None:
     console.print(table)
 
 
-def _failure(console: Console, failure: Failure) -> None:
+def _failure(console: Console, failure: Failure, anew: str) -> None:
     r, result = failure.requirement, failure.result
     advice = " (SHOULD: does not fail the run)" if failure.advisory else ""
     _line(
@@ -154,8 +155,7 @@ def _failure(console: Console, failure: Failure) -> None:
         _line(console, f"  may follow from an earlier finding in this history: {result.after}")
     if failure.others:
         _line(console, f"  also in {', '.join(failure.others[:5])}" + (", ..." if failure.others[5:] else ""))
-    if result.replay:
-        _line(console, f"  replay: {result.replay}")
+    _line(console, f"  replay: {result.replay}" if result.replay else f"  run it again: {anew}")
     console.print()
 
 

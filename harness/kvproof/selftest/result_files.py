@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from kvproof import environment, spec
+from kvproof.derived import Past
 from kvproof.records import (
     Footer,
     Header,
@@ -29,6 +31,7 @@ SEEN = (
     ),
     Observation(outcome="ok", value=2, free=2, tables={0: (0, 1), 1: (0, 2)}, refs={0: 2}),
 )
+BAD = "KVP-PREFIX-002"
 WHERE = "the KV of <script>alert(1)</script> (block 0, offset 1)"
 
 
@@ -95,3 +98,19 @@ def measured(path: Path, names: tuple[str, ...], points: int = 3) -> None:
                     )
                 )
         writer.close(_footer(0))
+
+
+def good_and_bad(folder: Path) -> list[Path]:
+    """`good` holds all, `bad` all but BAD, and both are measured: three files, sorted."""
+    judged(folder / "good.jsonl", "good")
+    judged(folder / "bad.jsonl", "bad", BAD)
+    measured(folder / "bench.jsonl", ("good", "bad"))
+    return sorted(folder.glob("*.jsonl"))
+
+
+def past(run: int, value: float, cpu: str = "this", **more: float) -> Past:
+    """A line of a history, of the benchmark of one implementation: run 0 was on the first day of 2026."""
+    started = (datetime(2026, 1, 1) + timedelta(days=run)).isoformat()
+    about = {"started": started, "commit": f"{run:040}", "cpu": cpu, "what": "bench", "profile": "manager"}
+    points = {f"{cell}: tokens 8": v for cell, v in ({"free": value} | more).items()}
+    return Past.model_validate(about | {"implementation": "one", "points": points})

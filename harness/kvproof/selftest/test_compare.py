@@ -89,7 +89,9 @@ def before(tmp_path: Path) -> Path:
 def test_equal_runs_are_the_same(before: Path, tmp_path: Path) -> None:
     status, said = compare("--gate", before, bench(tmp_path / "after.jsonl", 2))
     assert status == 0
-    assert "times: 6 SAME, 1 UNCLEAR; SAME is within 1.1x" in said, "the replay is of one process"
+    assert "times: 6 SAME, 1 UNCLEAR (1 of one process); SAME is within 1.1x" in said, (
+        "the replay is of one process"
+    )
     assert "slower" not in said.replace("0 slower", "")
     assert "faster" not in said
 
@@ -134,7 +136,7 @@ def test_exact_counters_gate(before: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"processes": 1}, "7 UNCLEAR"),
+        ({"processes": 1}, "7 UNCLEAR (7 of one process)"),
         ({"processes": 4}, "7 UNCLEAR"),
         ({"cpu": "another"}, "two machines"),
         ({"void": "it drifted"}, "VOID after.jsonl: it drifted"),

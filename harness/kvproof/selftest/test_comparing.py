@@ -69,6 +69,14 @@ def test_verdicts_by_hand() -> None:
     assert barely.verdict is Difference.SAME
 
 
+def test_the_same_is_wider_where_equal_things_are_far_apart() -> None:
+    apart = one_each(0.88, 0.94, 1.0, 1.06, 1.12)
+    assert compare(apart, apart).verdict is Difference.UNCLEAR
+    assert compare(apart, apart, floor=0.12).verdict is Difference.SAME
+    far = [[t * 1.3] for (t,) in apart]
+    assert compare(apart, far, floor=0.9).verdict is Difference.UNCLEAR, "never wider than 1.25"
+
+
 def test_rounds_within_a_process_widen_the_interval() -> None:
     rng = np.random.default_rng(2)
     noisy = [list(rng.uniform(0.5, 1.5, 7)) for _ in range(6)]

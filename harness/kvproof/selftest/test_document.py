@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 from click.testing import CliRunner
 
-from kvproof import spec
+from kvproof import progress, spec
 from kvproof.cli import main
 from kvproof.records import Verdict
 from kvproof.report.results import read
 from kvproof.report.summary import summarize
-from kvproof.selftest.result_files import HISTORY, WHERE, judged, measured
-
-BAD = "KVP-PREFIX-002"
+from kvproof.selftest.result_files import BAD, HISTORY, WHERE, judged, measured, past
 
 
 def document(status: int, *arguments: str) -> dict[str, Any]:
@@ -50,6 +51,10 @@ def test_bench_says_how_many_points_it_has(tmp_path: Path) -> None:
     (file,) = found["files"]
     assert file["points"] > 0
     assert Path(file["path"]).parent == Path(found["report"])
+    again = ["report", file["path"], "--site", str(tmp_path / "site")]
+    shown = CliRunner().invoke(main, again).output
+    assert "free 8,192, cache on" in shown, "its table, as after the run"
+    assert CliRunner().invoke(main, [*again, "--quiet"]).output.splitlines() == shown.splitlines()[-1:]
 
 
 def test_compare_and_report_say_the_same_as_without(tmp_path: Path) -> None:
@@ -60,6 +65,70 @@ def test_compare_and_report_say_the_same_as_without(tmp_path: Path) -> None:
     shown = document(0, "report", str(tmp_path / "bad.jsonl"), "--site", str(tmp_path / "site"))
     assert shown["files"][0]["failures"][0]["got"] == WHERE
     assert Path(shown["report"]) == tmp_path / "site" / "index.html"
+
+
+def test_export_history_and_merge_say_where_it_is(tmp_path: Path) -> None:
+    judged(tmp_path / "bad.jsonl", "one", BAD)
+    exported = document(0, "export", str(tmp_path / "bad.jsonl"), "--to", str(tmp_path / "export"))
+    assert Path(exported["report"]) == tmp_path / "export"
+    assert any(note.startswith("bencher.json: no samples") for note in exported["notes"])
+    assert exported["files"][0]["failures"][0]["got"] == WHERE
+
+    runs = [past(run, 1 + run % 2 / 100, fork=1.3 if run > 4 else 1) for run in range(10)]
+    (tmp_path / "history.jsonl").write_text("".join(p.model_dump_json() + "\n" for p in runs))
+    told = document(0, "history", str(tmp_path / "bad.jsonl"), "--file", str(tmp_path / "history.jsonl"))
+    assert [(d["word"], d["what"][:28]) for d in told["differences"]] == [
+        ("slower", "one fork: tokens 8: x 1.30 s")
+    ]
+
+    chosen = ("--impl", "plain", "--requirement", "TABLE-001", "--histories", "0", "--quiet")
+    for part in ("1/2", "2/2"):
+        results = ("--results", str(tmp_path / "parts"), "--shard", part)
+        CliRunner().invoke(main, ["conformance", *chosen, *results])
+    whole = document(0, "merge", str(tmp_path / "parts"), "--into", str(tmp_path / "whole"))
+    assert whole["files"][0]["verdicts"] == {"FAIL": 0, "PASS": 1}
+    assert Path(whole["files"][0]["path"]).parent == Path(whole["report"]) == tmp_path / "whole"
+
+
+def test_what_was_run_in_parts_is_shown_as_if_it_had_been_one(tmp_path: Path) -> None:
+    for name, bad in (("good", ""), ("bad", BAD)):
+        judged(tmp_path / f"{name}.jsonl", name, bad)
+        text = (tmp_path / f"{name}.jsonl").read_text(encoding="utf-8")
+        (tmp_path / f"{name}.jsonl").write_text(text.replace('"shard":""', '"shard":"1/1"'), encoding="utf-8")
+    files = [str(tmp_path / f"{name}.jsonl") for name in ("good", "bad")]
+    shown = CliRunner().invoke(main, ["merge", *files, "--into", str(tmp_path / "whole")])
+    assert shown.exit_code == 1, shown.output
+    assert f"FAIL {BAD}" in shown.output
+    assert "manager side by side: 1 good, 2 bad" in shown.output
+    quiet = CliRunner().invoke(main, ["merge", *files, "--into", str(tmp_path / "whole"), "--quiet"])
+    assert quiet.output.splitlines() == [
+        str(tmp_path / "whole" / f"{name}.jsonl") for name in ("good", "bad")
+    ]
+
+
+def test_a_history_of_nothing_is_not_begun(tmp_path: Path) -> None:
+    where = ["--results", str(tmp_path / "runs"), "--file", str(tmp_path / "history.jsonl")]
+    done = CliRunner().invoke(main, ["history", *where])
+    assert done.exit_code == 2
+    assert "no result file in" in done.output
+    assert not (tmp_path / "history.jsonl").exists()
+
+
+def test_the_bar_is_seen_while_pytest_holds_the_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the file for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with (tmp_path / "terminal").open("w") as terminal, open(os.devnull, "w", encoding="utf-8") as nothing:
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with progress.bar() as shown:
+            row = shown.add_task("reference", total=7)
+            os.dup2(nothing.fileno(), terminal.fileno())  # as pytest does for the time of a test
+            monkeypatch.setattr(sys, "stderr", nothing)
+            shown.update(row, completed=3)
+            shown.refresh()
+    assert "3/7" in (tmp_path / "terminal").read_text(encoding="utf-8")
 
 
 def test_wrong_usage_has_no_document(tmp_path: Path) -> None:

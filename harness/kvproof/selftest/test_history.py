@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from kvproof.cli import main
-from kvproof.derived import Past
 from kvproof.report import history
 from kvproof.report.results import ResultsError, read
 from kvproof.report.site import pages
-from kvproof.selftest.result_files import judged, measured
+from kvproof.selftest.result_files import judged, measured, past
 from kvproof.stats import steps
 
 NOISE = 0.02
@@ -21,7 +21,7 @@ NOISE = 0.02
 
 def test_noise_is_no_step_and_a_step_is_found() -> None:
     rng = np.random.default_rng(5)
-    false = sum(bool(steps(np.exp(rng.normal(0, NOISE, 40)).tolist())) for _ in range(300))
+    false = sum(bool(steps(np.exp(rng.normal(0, NOISE, n)).tolist())) for n in (40, 60) for _ in range(200))
     assert false <= 1
     more = 0
     for up in (0.10, -0.10):
@@ -63,18 +63,12 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
         history.read(tmp_path / history.NAME)
 
 
-def _past(run: int, value: float, cpu: str = "this") -> Past:
-    started = f"2026-01-{run + 1:02}T00:00:00"
-    about = {"started": started, "commit": f"{run:040}", "cpu": cpu, "what": "bench", "profile": "manager"}
-    return Past.model_validate(about | {"implementation": "one", "points": {"free: tokens 8": value}})
-
-
 def test_a_lasting_change_is_told_with_its_first_run(tmp_path: Path) -> None:
-    runs = [_past(i, 1.0 + i % 2 / 100 if i < 8 else 1.3 + i % 2 / 100) for i in range(16)]
+    runs = [past(i, 1.0 + i % 2 / 100 if i < 8 else 1.3 + i % 2 / 100) for i in range(16)]
     (change,) = history.changes(runs)
     assert change.at.started == "2026-01-09T00:00:00"
     assert str(change).startswith("one free: tokens 8: x 1.30 since 2026-01-09")
-    assert history.changes([_past(i, 1.0 if i < 8 else 1.3, f"cpu {i < 8}") for i in range(16)]) == []
+    assert history.changes([past(i, 1.0 if i < 8 else 1.3, f"cpu {i < 8}") for i in range(16)]) == []
 
     (tmp_path / history.NAME).write_text("".join(p.model_dump_json() + "\n" for p in runs))
     judged(tmp_path / "a.jsonl", "one")
@@ -84,8 +78,28 @@ def test_a_lasting_change_is_told_with_its_first_run(tmp_path: Path) -> None:
     assert "2026-01-09" in page
 
 
+def test_the_page_of_sixty_runs_tells_the_one_step(tmp_path: Path) -> None:
+    """A step of 8 % in one point, none in another: command and page tell that one, at its first run."""
+    noise = np.exp(np.random.default_rng(60).normal(0, NOISE, (60, 2)))
+    lines = [past(run, a, fork=b * (1.08 if run >= 35 else 1)) for run, (a, b) in enumerate(noise)]
+    (tmp_path / history.NAME).write_text("".join(p.model_dump_json() + "\n" for p in lines))
+    changed = lines[35].started
+    judged(tmp_path / "runs" / "a.jsonl", "one")
+    command = ["history", "--results", str(tmp_path / "runs"), "--file", str(tmp_path / history.NAME)]
+    done = CliRunner().invoke(main, command)
+    assert done.output.splitlines()[-1].startswith("1 line added, 1 lasting change:"), done.output
+    assert re.match(rf"one fork: tokens 8: x 1\.0[789] since {changed[:10]}", done.output)
+
+    pages.build([tmp_path / history.NAME, tmp_path / "runs" / "a.jsonl"], tmp_path / "site")
+    page = (tmp_path / "site" / "history.html").read_text(encoding="utf-8")
+    told, _, charts = page.partition("<figure>")
+    assert re.search(rf"<td>fork: tokens 8</td>.*x 1\.0[789]</td><td>{re.escape(changed)}</td>", told)
+    assert "free: tokens 8" not in told, "no step is told where there is none"
+    assert charts.count(changed) >= 2, "in both curves"
+
+
 def test_the_command_adds_and_tells(tmp_path: Path) -> None:
     measured(tmp_path / "runs" / "b.jsonl", ("one",))
     command = ["history", "--results", str(tmp_path / "runs"), "--file", str(tmp_path / history.NAME)]
     done = CliRunner().invoke(main, command)
-    assert done.output.startswith("1 lines added, 0 lasting changes"), done.output
+    assert done.output.startswith("1 line added, 0 lasting changes"), done.output

@@ -90,6 +90,12 @@ def test_what_fails_where_the_first_holds_does_not_follow_from_it() -> None:
     assert said.endswith("seen where it holds, so look at them too: SHARE-001")
 
 
+def test_a_broken_pool_is_looked_at_before_what_stands_for_it() -> None:
+    file = file_of("a", {"KVP-ERR-001": "FAIL", "KVP-EVICT-001": "FAIL", "KVP-POOL-001": "FAIL"})
+    assert [f.requirement.id[4:] for f in summarize(file).failures] == ["POOL-001", "ERR-001", "EVICT-001"]
+    assert "run it again: kvproof conformance --impl a " in shown(file), "where nothing was saved"
+
+
 def test_arithmetic_that_fails_in_cases_about_something_else_comes_last() -> None:
     verdicts = {"KVP-KERN-013": "FAIL", "KVP-NUM-001": "FAIL"}
     aside = file_of("a", verdicts, {"KVP-NUM-001": ("KVP-KERN-013",)})

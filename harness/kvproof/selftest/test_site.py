@@ -6,16 +6,18 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvproof import spec
+from kvproof.cli_results import COMMITTED
 from kvproof.report.results import read
 from kvproof.report.site import pages
 from kvproof.report.site.pairs import compared
-from kvproof.selftest.result_files import judged, measured
+from kvproof.selftest.result_files import BAD, good_and_bad, judged, measured, past
 
 pytest.importorskip("jinja2", reason="the pages need jinja2: pip install 'kvproof[report]'")
 
@@ -23,10 +25,13 @@ pytest.importorskip("jinja2", reason="the pages need jinja2: pip install 'kvproo
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    judged(folder / "good.jsonl", "good")
-    judged(folder / "bad.jsonl", "bad", "KVP-PREFIX-002")
-    measured(folder / "bench.jsonl", ("good", "bad"))
+    good_and_bad(folder)
+    (folder / "kill-matrix.md").write_text(
+        f"| own_keys | {BAD[4:]} | keys of a page alone | - | yes | 2 | - |\n"
+    )
     (folder / "broken.jsonl").write_text((folder / "good.jsonl").read_text().rsplit("\n", 2)[0] + "\n")
+    runs = [past(run, 1 + run % 2 / 100, fork=1 + (run > 4) / 10) for run in range(10)]
+    (folder / "history.jsonl").write_text("".join(p.model_dump_json() + "\n" for p in runs))
     first = pages.build(sorted(folder.glob("*.jsonl")), folder / "site")
     assert first == folder / "site" / "index.html"
     return folder / "site"
@@ -38,11 +43,12 @@ def test_the_overview_leads_to_the_failure_and_says_what_to_do(site: Path) -> No
         r'<td class="fail"[^>]*><a href="(implementations/bad-manager.html)#(PREFIX)">1 of \d+</a>', overview
     )
     assert link, "the red cell links to the failure"
-    page = (site / link[1]).read_text(encoding="utf-8")
+    page = unescape((site / link[1]).read_text(encoding="utf-8"))
     assert f'id="{link[2]}"' in page
-    assert 'id="KVP-PREFIX-002"' in page
-    requirement = spec.load().requirements["KVP-PREFIX-002"]
-    for text in ("its own KV", "kvproof replay x", "4 blocks of 2 tokens", requirement.title):
+    assert f'id="{BAD}"' in page
+    r = spec.load().requirements[BAD]
+    wanted = r.text.split("`")[0], r.why.split("`")[0], "keys of a page alone", "good-manager.html"
+    for text in ("its own KV", "kvproof replay x", "4 blocks of 2 tokens", r.title, *wanted):
         assert text in page
     assert "broken.jsonl" in overview, "a file that cannot be used is named"
 
@@ -55,7 +61,7 @@ def test_what_a_subject_says_cannot_become_a_part_of_the_page(site: Path) -> Non
 def test_a_requirement_page_tells_who_fails_it(site: Path) -> None:
     page = (site / "requirements" / "kvp-prefix-002.html").read_text(encoding="utf-8")
     assert page.index(">bad</a>") < page.index(">good</a>"), "failing ones first"
-    assert spec.load().requirements["KVP-PREFIX-002"].why.split()[0] in page
+    assert spec.load().requirements[BAD].why.split()[0] in page
 
 
 def test_nothing_is_loaded_from_elsewhere_and_every_link_is_there(site: Path) -> None:
@@ -66,9 +72,24 @@ def test_nothing_is_loaded_from_elsewhere_and_every_link_is_there(site: Path) ->
             assert (path.parent / target).resolve().is_file() or "vega" in target, f"{path.name}: {target}"
 
 
+def test_a_file_without_reasons_takes_them_from_another(tmp_path: Path) -> None:
+    """Results of old have a dash where the reason is, and no line that runs a failure again."""
+    judged(tmp_path / "new.jsonl", "new", started="2026-01-01")
+    judged(tmp_path / "old.jsonl", "old", BAD, started="2026-01-02")
+    text = (tmp_path / "old.jsonl").read_text(encoding="utf-8").replace("kvproof replay x", "")
+    (tmp_path / "old.jsonl").write_text(
+        re.sub(r'"why":"(?:[^"\\]|\\.)*"', '"why":"-"', text), encoding="utf-8"
+    )
+    pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
+    old = tmp_path / "site" / "implementations" / "old-manager.html"
+    page = unescape(old.read_text(encoding="utf-8"))
+    assert spec.load().requirements[BAD].why.split("`")[0] in page
+    assert f"kvproof conformance --impl old --profile manager --requirement {BAD}</code>" in page
+
+
 def test_the_newest_run_of_an_implementation_is_shown(tmp_path: Path) -> None:
     judged(tmp_path / "b.jsonl", "one", started="2026-01-02")
-    judged(tmp_path / "a.jsonl", "one", "KVP-PREFIX-002", started="2026-01-01")
+    judged(tmp_path / "a.jsonl", "one", BAD, started="2026-01-01")
     pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
     assert "PREFIX-002: " not in (tmp_path / "site" / "implementations" / "one-manager.html").read_text()
 
@@ -103,6 +124,10 @@ def test_without_a_complete_file_there_is_no_site(tmp_path: Path) -> None:
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = "KVPROOF_PICTURES"
 """A folder that keeps pictures of every page."""
+DRAWN = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg'))"
+"""All charts of a page are there."""
+OPENED = ("reference", "plain", "cpu_kernel", "torch_sdpa", "vllm", "sglang", "transformers", "lmdeploy")
+"""Are among the committed results."""
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("telephone", 390, "light"))
 """(name, width, colours) of these pictures."""
 
@@ -139,6 +164,7 @@ def test_every_page_renders_without_an_error_or_a_request(site: Path, browser: A
     shown = [p for p in sorted(site.rglob("*.html")) if "requirements" not in p.parts or "prefix" in p.name]
     for path in shown:
         page.goto(path.as_uri())
+        page.wait_for_function(DRAWN)
         assert page.locator("h1").inner_text()
         if pictures:
             name = "-".join(path.relative_to(site).with_suffix("").parts)
@@ -149,6 +175,44 @@ def test_every_page_renders_without_an_error_or_a_request(site: Path, browser: A
             page.emulate_media(color_scheme="light")
             page.set_viewport_size({"width": 1280, "height": 900})
     assert (said, asked) == ([], [])
+    page.close()
+
+
+def test_the_committed_results_say_why_and_what_to_do(browser: Any, tmp_path: Path) -> None:
+    """From a cell of the overview that is not green, on a telephone: what is required, how to see it."""
+    results = spec.find().parent / "results"
+    if not results.is_dir():
+        pytest.skip("the results are committed beside the source: run this in a checkout")
+    files = [p for name in COMMITTED for p in sorted((results / name).rglob("*.jsonl"))]
+    page, said = browser.new_page(viewport={"width": 390, "height": 800}), []
+    page.on(
+        "console", lambda m: said.append(f"{page.url}: {m.text}") if m.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda e: said.append(f"{page.url}: {e}"))
+    page.goto(pages.build(files, tmp_path / "site").as_uri())
+    names = set(page.locator("table.matrix tbody th a").all_inner_texts())
+    assert names >= set(OPENED)
+    cells = page.locator("td.fail a, td.advice a, td.known a")
+    links = cells.evaluate_all("all => all.map(a => [a.href.split('#')[0], a.href.split('#')[1]])")
+    areas: dict[str, list[str]] = {}
+    for href, area in links:
+        areas.setdefault(href, []).append(area)
+    assert len(areas) >= 8
+    charts = [(tmp_path / "site" / "bench" / f"{name}.html").as_uri() for name in ("replay", "attention")]
+    for href in (*areas, *charts):
+        page.goto(href)
+        page.wait_for_function(DRAWN)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, href
+        shown = page.evaluate(
+            "all => all.map(area => document.querySelector(`#${area} + article dl`).innerText)",
+            areas.get(href, []),
+        )
+        for failure in shown:
+            parts = ("required", "why it matters", "run it again", "it holds in")
+            assert all(f"{part}\n" in failure for part in parts), f"{href}: {failure}"
+            assert "kvproof conformance --impl" in failure
+            assert "\n-\n" not in failure, "a reason is missing"
+    assert said == []
     page.close()
 
 
@@ -166,7 +230,10 @@ def test_a_history_is_walked_step_by_step(site: Path, browser: Any) -> None:
     history = page.locator(".history").first
     assert "here it shows" in history.locator("output").inner_text()
     assert history.locator(".slot.wrong").count() == 1
-    history.get_by_text("before").click()
+    history.get_by_text("before").press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "next →", (
+        "the keyboard is not lost at the end"
+    )
     assert "here it shows" not in history.locator("output").inner_text()
     assert history.locator("tr").count() == 1, "one sequence at the first step"
     page.close()
@@ -197,14 +264,17 @@ def test_find_works_by_keyboard(site: Path, browser: Any) -> None:
 
 def test_dark_and_a_telephone(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
-    for name in ("index.html", "implementations/bad-manager.html", "bench/decode-step.html"):
-        page.goto((site / name).as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, (
-            f"{name} is wider than the screen"
-        )
+    for path in (p for p in site.rglob("*.html") if "requirements" not in p.parts or "prefix" in p.name):
+        page.goto(path.as_uri())
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 390, f"{path.name} is wider than the screen"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
     page.locator("#theme").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.goto((site / "index.html").as_uri())
+    assert page.locator(".wide[tabindex='0']").count() == 1, (
+        "what is wider than the screen scrolls by keyboard"
+    )
     page.close()
 
 
@@ -219,8 +289,9 @@ def test_compare_tells_what_differs(site: Path, browser: Any) -> None:
     page.locator("select[name=b]").select_option(bad)
     rows = page.locator("#changes tr").all_inner_texts()
     assert len(rows) == 1
-    assert "KVP-PREFIX-002" in rows[0]
+    assert BAD[4:] in rows[0]
     assert "worse" in rows[0]
+    assert page.locator("#changes a").first.get_attribute("href") == f"requirements/{BAD.lower()}.html"
     page.close()
 
 
@@ -245,8 +316,10 @@ def test_times_have_the_verdicts_of_kvproof_compare(tmp_path: Path) -> None:
 def test_a_large_report_stays_small(tmp_path: Path) -> None:
     many = [f"engine-{i}" for i in range(50)]
     for i, name in enumerate(many):
-        judged(tmp_path / f"{name}.jsonl", name, "KVP-PREFIX-002" if i % 2 else "")
-    measured(tmp_path / "bench.jsonl", tuple(many), points=100)
+        judged(tmp_path / f"{name}.jsonl", name, BAD if i % 2 else "")
+    for name in ("bench", "again"):  # a pair, which the page for comparing tells point by point
+        measured(tmp_path / f"{name}.jsonl", tuple(many), points=100)
     pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
     size = sum(p.stat().st_size for p in (tmp_path / "site").rglob("*") if p.is_file())
     assert size < 10e6, f"{size / 1e6:.1f} MB"
+    assert (tmp_path / "site" / "assets" / "compare.js").read_text(encoding="utf-8").count("UNCLEAR") == 5000

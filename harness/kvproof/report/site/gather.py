@@ -65,7 +65,8 @@ class Judgement:
         if bad:
             return ("fail" if must else "advice"), f"{bad} of {judged}", title
         if judged:
-            return ("known" if counts[Verdict.XFAIL] else "pass"), f"{judged}", title
+            known = counts[Verdict.XFAIL]
+            return ("known", f"{known} of {judged}", title) if known else ("pass", f"{judged}", title)
         return "none", "–", title  # noqa: RUF001
 
 
@@ -192,7 +193,11 @@ def _slugs(names: Iterable[str]) -> dict[str, str]:
 
 
 def _rules(files: Sequence[ResultFile], kills: dict[str, list[str]]) -> dict[str, Rule]:
-    requirements = {r.id: r for f in files for r in f.header.requirements}
+    oldest_first = sorted(files, key=lambda f: f.header.started)
+    requirements: dict[str, Requirement] = {}
+    for r in (r for f in oldest_first for r in f.header.requirements):
+        if r.id not in requirements or r.why.strip("-"):  # files of old have a dash for it
+            requirements[r.id] = r
     tests: dict[str, dict[str, str]] = {key: {} for key in requirements}
     plain: dict[str, set[str]] = {key: set() for key in requirements}
     for case in (c for f in files for c in f.cases):

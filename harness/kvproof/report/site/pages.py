@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from kvproof.report import history
 from kvproof.report.site import plots
 from kvproof.report.site.gather import Judgement, Rule, Site, gather
 from kvproof.report.site.pairs import compared
-from kvproof.report.summary import BAD
+from kvproof.report.slim import again
+from kvproof.report.summary import BAD, Failure
 
 HERE = Path(__file__).parent
 PAGES = (
@@ -78,18 +79,22 @@ class _Writer:
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
         )
-        safe: Callable[[str], Any] = importlib.import_module("markupsafe").Markup
+        markup: Any = importlib.import_module("markupsafe")
+        safe, escape = markup.Markup, markup.escape
         self.templates.filters |= {
             "script": lambda text: safe(text.replace("</", "<\\/")),
             "drawn": drawn,
             "source": source,
             "short": short,
             "notes": notes,
+            "operations": operations,
+            "coded": lambda text: safe(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         }
         newest = self.site.files[-1].header
         self.templates.globals |= {
             "site": self.site,
             "pages": PAGES,
+            "again": again,
             "footer": f"kvproof {newest.environment.kvproof}, specification {newest.spec}; "
             f"{len(self.site.files)} result files, the newest of {newest.started}",
         }
@@ -104,6 +109,7 @@ class _Writer:
         self._page("index.html", "index.html", here="index", points=points, failing=failing)
         kinds = list(dict.fromkeys(r.requirement.profile for r in site.rules.values()))
         counts = {key: _counts(site.judged, key) for key in site.rules}
+        holders = {key: _holders(site.judged, key) for key in site.rules}
         self._page("requirements.html", "requirements.html", here="requirements", kinds=kinds, counts=counts)
         for key, rule in site.rules.items():
             path = f"requirements/{key.lower()}.html"
@@ -113,8 +119,14 @@ class _Writer:
             path = f"implementations/{j.slug}.html"
             first = {f.requirement.area: f.requirement.id for f in reversed(failures)}.values()
             margins = j.summary.margins()
-            self._page(path, "implementation.html", j=j, failures=failures, first=first, margins=margins)
-        headers = [f.header for f in reversed(site.files) if f.header.what == "bench"][:1]
+            values: dict[str, Any] = {
+                "failures": failures,
+                "first": first,
+                "margins": margins,
+                "holders": holders,
+            }
+            self._page(path, "implementation.html", j=j, **values)
+        headers = [f.header for f in reversed(site.files) if f.header.what == "bench"]
         over_time = plots.over_time(site.series)
         self._page(
             "bench.html", "bench.html", here="bench", points=points, headers=headers, over_time=over_time
@@ -172,6 +184,19 @@ def drawn(result: Result) -> str:
     return json.dumps(what, separators=(",", ":"))
 
 
+def operations(failure: Failure) -> list[str]:
+    """The history, one operation a line, with what was answered where that was kept."""
+    seen = failure.result.observed
+    lines = []
+    for step, line in enumerate(failure.history()):
+        text, mark, rest = line.partition("  <- ")
+        if step < len(seen):
+            value = "" if seen[step].value is None else f" = {seen[step].value}"
+            text += f" → {seen[step].outcome}{value}"
+        lines.append(text + mark + rest)
+    return lines
+
+
 def source(where: str) -> str:
     """The public page of "owner/name#number" or "owner/name: what"; "" for anything else."""
     found = re.match(r"([\w.-]+/[\w.-]+)(?:#(\d+)|:|$)", where)
@@ -197,6 +222,12 @@ def notes(sample: Sample) -> str:
 def _counts(judged: Sequence[Judgement], requirement: str) -> _Counts:
     found = Counter(j.summary.verdicts.get(requirement) for j in judged)
     return _Counts(found[Verdict.PASS], sum(found[v] for v in BAD))
+
+
+def _holders(judged: Sequence[Judgement], requirement: str) -> list[Judgement]:
+    """Those in which a requirement holds, the one in which most does first: what one may look at."""
+    found = [j for j in judged if j.summary.verdicts.get(requirement) is Verdict.PASS]
+    return sorted(found, key=lambda j: -sum(v is Verdict.PASS for v in j.summary.verdicts.values()))
 
 
 def _verdicts(judged: Sequence[Judgement], rule: Rule) -> list[tuple[Judgement, Verdict, str]]:

@@ -90,8 +90,9 @@ def of_past(past: Sequence[Past]) -> list[Chart]:
             color=alt.Color("implementation:N", title=None),
             detail="point:N",
         )
-        changed = base.mark_rule(strokeDash=[3, 3]).transform_filter("datum.change != null")
-        found.append((cell, _text((line + changed).properties(width="container", height=220))))
+        if data["change"].notna().any():
+            line += base.mark_rule(strokeDash=[3, 3]).transform_filter("datum.change != null")
+        found.append((cell, _text(line.properties(width="container", height=220))))
     return found
 
 
@@ -190,7 +191,7 @@ def _hits(alt: Any, samples: Sequence[Sample]) -> str:
             yOffset="what:N",
             color=alt.Color("what:N", title=None),
         )
-        .properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+        .properties(width="container", height=30 * len({row["where"] for row in rows}))
     )
     return _text(chart)
 

@@ -27,11 +27,31 @@ function charts() {
   for (const place of document.querySelectorAll(".chart")) {
     const data = place.dataset.spec || place.querySelector("script").textContent;
     place.dataset.spec = data;
-    const config = { background: "transparent", view: { stroke: null } };
-    window.vegaEmbed(place, JSON.parse(data), { actions: false, renderer: "svg", config, theme: dark() ? "dark" : undefined });
+    window.vegaEmbed(place, JSON.parse(data), { actions: false, renderer: "svg", config: looks() });
   }
 }
 window.addEventListener("vega", charts);
+// The colours of the page, for what a chart has besides its data.
+function looks() {
+  const style = getComputedStyle(document.documentElement);
+  const [fg, dim, line] = ["--fg", "--dim", "--line"].map((name) => style.getPropertyValue(name).trim());
+  const text = { labelColor: fg, titleColor: fg };
+  return {
+    background: "transparent", view: { stroke: null }, title: { color: fg }, header: text,
+    axis: { ...text, gridColor: line, domainColor: dim, tickColor: dim },
+    legend: { ...text, symbolBaseStrokeColor: dim, symbolBaseFillColor: dim },
+  };
+}
+
+// ---------------------------------------------------------------- what is wider than the screen scrolls by keyboard too
+function reachable() {
+  for (const place of document.querySelectorAll(".wide, .chart, pre")) {
+    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+    else place.removeAttribute("tabindex");
+  }
+}
+addEventListener("load", reachable);
+addEventListener("resize", reachable);
 
 // ---------------------------------------------------------------- filters, kept in the address behind #
 const form = document.querySelector("form.filter:not(#compare)");
@@ -157,8 +177,8 @@ for (const place of document.querySelectorAll(".history")) {
     side.append(make("div", "", `pool: sequence:position in each slot${step.free === null ? "" : `; free ${step.free}`}` + (Object.keys(step.refs).length ? "; × references" : "")), pool);
     state.replaceChildren(table, side);
   };
-  back.addEventListener("click", () => { at -= 1; show(); });
-  on.addEventListener("click", () => { at += 1; show(); });
+  back.addEventListener("click", () => { at -= 1; show(); if (back.disabled) on.focus(); });
+  on.addEventListener("click", () => { at += 1; show(); if (on.disabled) back.focus(); });
   show();
 }
 
@@ -166,6 +186,13 @@ for (const place of document.querySelectorAll(".history")) {
 const order = ["SLOWER", "FASTER", "INVALID", "UNCLEAR", "SAME"];
 const mirrored = ([what, unit, from, to, ratio, low, high, verdict]) =>
   [what, unit, to, from, 1 / ratio, 1 / high, 1 / low, { SLOWER: "FASTER", FASTER: "SLOWER" }[verdict] || verdict];
+// The newest run and the one before it of the same implementation; of the same kind, if each ran once.
+function newestPair(runs) {
+  for (const same of [["what", "profile", "name"], ["what", "profile"]])
+    for (let j = runs.length - 1; j > 0; j--)
+      for (let i = j - 1; i >= 0; i--) if (same.every((key) => runs[i][key] === runs[j][key])) return [i, j];
+  return [0, Math.min(1, runs.length - 1)];
+}
 const compare = document.getElementById("compare");
 if (compare) {
   addEventListener("DOMContentLoaded", () => {
@@ -173,12 +200,19 @@ if (compare) {
     const { a, b } = compare.elements;
     for (const select of [a, b]) runs.forEach((r, i) => select.append(new Option(`${r.name} · ${r.what}${r.what === "bench" ? "" : ` ${r.profile}`} · ${r.started}`, i)));
     const given = inAddress();
-    a.value = given.get("a") || "0";
-    b.value = given.get("b") || String(Math.min(1, runs.length - 1));
+    const [first, second] = newestPair(runs);
+    a.value = given.get("a") || first;
+    b.value = given.get("b") || second;
+    const titles = new Map((window.KVPROOF_INDEX || []).map(([name, about, path]) => [name, [about, path]]));
     const good = (v) => v === "PASS", bad = (v) => ["FAIL", "TIMEOUT", "ERROR", "XPASS"].includes(v);
     const rowOf = (what, x, y, change, kind) => {
       const row = make("tr");
-      const name = make("th", "", what);
+      const name = make("th", "", titles.has(what) ? undefined : what);
+      if (titles.has(what)) {
+        const [about, path] = titles.get(what), link = make("a", "id", what.replace("KVP-", ""));
+        link.href = root + path;
+        name.append(link, make("small", "", ` ${about}`));
+      }
       name.scope = "row";
       row.append(name, make("td", "", x), make("td", "", y), make("td", kind, change));
       return row;

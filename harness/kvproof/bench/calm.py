@@ -1,0 +1,53 @@
+"""Which processes of a run count: those that the rest of the machine left alone, and how many are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvproof.comparing import median_interval
+
+DISTURBED = 1.12
+"""A process is disturbed where the calibration loop around its cell takes so many times its quiet time: a
+busy neighbour on the same core makes that 1.3 to 1.5, chance 1.05."""
+QUIET = 0.1
+"""Share of all calibrations of a run that are taken to be as fast as the quiet machine."""
+NARROW = 1.08
+"""The median of a cell is settled when its 95 % interval, upper over lower end, is no wider: two settled
+sides of equal speed then lie within the bound of a comparison."""
+
+
+def quiet(cals: Sequence[float]) -> float:
+    """What the calibration loop takes on the quiet machine, from all calibrations of a run."""
+    return float(np.quantile(cals, QUIET))
+
+
+def chosen(cals: Sequence[float], least: int, speed: float) -> list[int]:
+    """Numbers of the processes that count, in their order: those that are not disturbed.
+
+    Where fewer than `least` are not, the least disturbed fill up. The loop decides, never the time of the
+    cell: a slow process on a quiet machine counts.
+
+    Args:
+        cals: of each process, the time of the calibration loop around the cell.
+        least: processes that were asked for.
+        speed: as `quiet` has found it.
+    """
+    calmest = sorted(range(len(cals)), key=lambda n: cals[n])
+    calm = sum(cal <= DISTURBED * speed for cal in cals)
+    return sorted(calmest[: max(calm, least)])
+
+
+def wanting(times: Sequence[float], cals: Sequence[float], least: int, speed: float) -> bool:
+    """Whether a cell needs another process: it has too few undisturbed ones, or these are too far apart.
+
+    Args:
+        times: of each process, in turns of the calibration loop.
+        cals, least, speed: as in `chosen`.
+    """
+    kept = chosen(cals, least, speed)
+    if sum(cals[n] <= DISTURBED * speed for n in kept) < least:
+        return True
+    low, high = median_interval([[times[n]] for n in kept])
+    return high > NARROW * low
