@@ -42,8 +42,8 @@ def test_who_lacks_one_is_told_the_command(name: str) -> None:
 
 def test_known_failures_are_of_this_suite() -> None:
     requirements, cases = spec.load().requirements, case_names()
-    for name, folder in _folders().items():
-        entries = ledger.load(folder / "known.toml", requirements, cases, DRAWN)
+    for name in THEIRS:
+        entries = ledger.load(_folders()[name] / "known.toml", requirements, cases, DRAWN)
         assert all(len(entry.reason) > 20 for entry in entries), name
 
 
