@@ -78,6 +78,11 @@ def test_empty_pools(session: Session) -> None:
     _grows(session, "wide", "KVP-POOL-007", (), EMPTY_POOLS, 0.5, "the pool")
 
 
+@requirement("KVP-POOL-007")
+def test_hits(session: Session) -> None:
+    _grows(session, "hit", "KVP-POOL-007", ("prefix",), EMPTY_POOLS, 0.5, "the pool")
+
+
 @requirement("KVP-PREFIX-015")
 def test_look_up(session: Session) -> None:
     _grows(session, "look_up", "KVP-PREFIX-015", ("prefix",), PROMPTS, 1.5, "the prompt (1 is linear)")

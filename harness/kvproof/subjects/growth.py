@@ -73,6 +73,19 @@ def _wide(make: Any, pool: int) -> Body:
     return body
 
 
+def _hit(make: Any, pool: int) -> Body:
+    """Find a cached prompt of 64 blocks, whose owner is gone, in an otherwise empty pool, and free it."""
+    manager = make(pool, BLOCK_SIZE)
+    tokens = list(range(1, 64 * BLOCK_SIZE + 2))
+
+    def body() -> None:
+        manager.add(0, tokens)
+        manager.commit(0, len(tokens))
+        manager.free(0)
+
+    return body
+
+
 def _cached(make: Any, blocks: int) -> tuple[Any, list[int]]:
     """A manager that has a prompt of so many blocks in its cache, and the prompt."""
     manager = make(2 * blocks + 8, BLOCK_SIZE)
@@ -149,6 +162,7 @@ BODIES: dict[str, Callable[[Any, int], Body]] = {
     "allocate": _allocate,
     "append": _append,
     "wide": _wide,
+    "hit": _hit,
     "look_up": _look_up,
     "first_miss": _first_miss,
     "step_batch": _step_batch,

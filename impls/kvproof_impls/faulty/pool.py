@@ -202,6 +202,29 @@ def taken_from_the_front(num_blocks: int, block_size: int) -> Manager:
 
 
 @fault(
+    "KVP-POOL-007",
+    "a block that is found in the cache is taken out of the middle of a list of free ones",
+    model="GeeeekExplorer/nano-vllm: each hit removes its block from a deque",
+)
+def hits_search_the_line(num_blocks: int, block_size: int) -> Manager:
+    class ListPool(Pool):
+        def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
+            super().__init__(num_blocks, reserved, on_evict)
+            self.line = list(range(num_blocks))
+
+        def retain(self, blocks: Int32) -> None:
+            for block in blocks.tolist():
+                self.line.remove(block)
+                self.line.append(block)
+            super().retain(blocks)
+
+    class Faulty(Manager):
+        pool_type = ListPool
+
+    return Faulty(num_blocks, block_size)
+
+
+@fault(
     "KVP-POOL-008",
     "blocks that copy-on-write has taken never come back",
     model="sgl-project/sglang#27586",
