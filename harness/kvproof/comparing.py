@@ -113,16 +113,6 @@ def compare(
     return Comparison(ratio, low, high, p, floor, verdict)
 
 
-def median_interval(
-    side: Sequence[Sequence[float]], resamples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """95 % interval of the median of the process medians of a side, drawn as in `compare`."""
-    times = [np.asarray(t, dtype=np.float64) for t in side]
-    drawn = _draws(times, np.array([np.median(t) for t in times]), resamples, seed)
-    low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
-    return low, high
-
-
 def rank_test(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
     """p of Mann-Whitney's test, exact and two-sided; ties count half and are rounded to the larger p."""
     n, m = len(a), len(b)

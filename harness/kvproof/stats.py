@@ -90,6 +90,28 @@ def ratio_interval(
     return float(np.median(x) / np.median(y)), float(low), float(high)
 
 
+def median_interval(
+    xs: Sequence[float], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float, float]:
+    """The median with a bootstrap interval: (median, low, high). Of five values it is about all of them.
+
+    Args:
+        xs: such as a ratio in each of several processes.
+        level: coverage, between 0 and 1.
+        resamples: bootstrap draws.
+        seed: of the draws; equal input and seed give the equal interval.
+
+    Raises:
+        ValueError: `xs` is empty, or a bad level.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level {level}: allowed is between 0 and 1")
+    middle, x = median(xs), np.asarray(xs, dtype=np.float64)
+    drawn = np.median(np.random.default_rng(seed).choice(x, (resamples, x.size)), axis=1)
+    low, high = np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2))
+    return middle, float(low), float(high)
+
+
 @dataclass(frozen=True)
 class Step:
     """A lasting change in a series."""

@@ -18,9 +18,8 @@ from kvproof.bench.kernels import KernelSubject
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import apart, merge, times
-from kvproof.comparing import median_interval
 from kvproof.records import Sample
-from kvproof.stats import median
+from kvproof.stats import median_interval
 
 CONTROL = "control"
 """The first kernel a second time."""
@@ -169,9 +168,8 @@ def _found(lanes: dict[str, Lane], names: Sequence[str]) -> list[Sample]:
         counters = {k: v for k, v in sample.counters.items() if k != FASTEST}
         for key in RATIOS if sample.rounds else ():
             if key in counters:
-                each = [s.counters[key] for s in lane.samples]
-                low, high = median_interval([[x] for x in each])
-                counters |= {key: median(each), f"{key}_low": low, f"{key}_high": high}
+                interval = median_interval([s.counters[key] for s in lane.samples])
+                counters |= dict(zip((key, f"{key}_low", f"{key}_high"), interval, strict=True))
         own, again = (lanes.get(_key(name, lane.point)) for name in (names[0], names[-1]))
         floor = apart(own.times(), again.times()) if own and again and sample.rounds else None
         found.append(sample.model_copy(update={"counters": counters, "floor": floor}))

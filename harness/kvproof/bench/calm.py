@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvproof.comparing import median_interval
+from kvproof.stats import median_interval
 
 DISTURBED = 1.12
 """A process is disturbed where the calibration loop around its cell takes so many times its quiet time: a
@@ -49,5 +49,5 @@ def wanting(times: Sequence[float], cals: Sequence[float], least: int, speed: fl
     kept = chosen(cals, least, speed)
     if sum(cals[n] <= DISTURBED * speed for n in kept) < least:
         return True
-    low, high = median_interval([[times[n]] for n in kept])
+    _, low, high = median_interval([times[n] for n in kept])
     return high > NARROW * low

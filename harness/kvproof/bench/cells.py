@@ -1,18 +1,37 @@
 """The timed work of the control plane: one function a cell, each checking what it timed.
 
 A cell sets its subject up and yields one call after another. The caller times the call and sends
-its result back; the cell then checks it, which is not timed, and prepares the next one.
+its result back; the cell then checks it, which is not timed, and prepares the next one. The first
+round has the same input in every run and is counted; the inputs of all others are drawn anew. When
+the rounds are over, the cell checks what it has kept of them.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvproof.bench.counted import Around
+from kvproof.bench.decoding import batch, decode_step
+from kvproof.bench.kept import Kept, owned
+from kvproof.bench.prompts import (
+    FILL,
+    alike,
+    draw,
+    draws,
+    enter,
+    fixed,
+    leave_behind,
+    needs_arrays,
+    touch,
+    unknown,
+)
 from kvproof.bench.scheduling import scheduler_step
 from kvproof.bench.subject import Subject, Unsupported, Wrong, blocks_for
 from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect
@@ -21,167 +40,42 @@ LIVE = 64
 """Sequences of a round in the cell `pool`."""
 EVICTIONS = 1024
 """Blocks evicted in a round of the cell `evict`, in whole sequences."""
-LONGEST_SET_UP_S = 20
-"""A subject too slow to set a cell up in this time is left out of it, with a note."""
-FILL = 128
-"""Blocks of one sequence that fills the cache in the cell `evict`."""
 LARGEST_HELD = 1024
 """Blocks of one sequence that fills the pool in the cell `pool`."""
+BASES = 3
+"""Cached prompts that the prompts of the cell `admit_prefix` begin with in turn."""
+PARENTS = 2
+"""Sequences that are forked in turn."""
 
 
-def _random(n: int, seed: int) -> list[int]:
-    found: list[int] = np.random.default_rng(seed).integers(1000, 150_000, n).tolist()
-    return found
+class Admitted(NamedTuple):
+    """What a round gave: the table, and which of the cached prompts its prompt began with."""
 
-
-def _needs_arrays(s: Subject, form: str) -> None:
-    """A probe on a manager of its own: whoever takes lists only is left out of the array cells."""
-    if form == "list":
-        return
-    try:
-        manager = s.open(16)
-        tokens = np.arange(1, 2 * s.block_size, dtype=np.int32)
-        manager.add(0, tokens)
-        manager.commit(0, len(tokens))
-        if "steps" in s.capabilities:
-            manager.append_batch(np.array([0]), np.array([7], dtype=np.int32))
-    except Exception as e:
-        raise Unsupported(f"takes no arrays ({type(e).__name__})") from e
-
-
-def _enter(manager: Any, sequences: Iterable[tuple[int, list[int]]], leave: bool = False) -> None:
-    """Add and commit these sequences before a cell is timed; with `leave` each is freed at once."""
-    start = time.perf_counter()
-    for seq, tokens in sequences:
-        manager.add(seq, tokens)
-        manager.commit(seq, len(tokens))
-        if leave:
-            manager.free(seq)
-        if time.perf_counter() - start > LONGEST_SET_UP_S:
-            raise Unsupported(f"left out: the sequences it starts with take more than {LONGEST_SET_UP_S} s")
-
-
-def _touch(manager: Any, blocks: int, size: int) -> None:
-    """Use every block once and publish none, so that no timed round is the first to touch its memory."""
-    start, seqs = time.perf_counter(), range(blocks // FILL)
-    for seq, tokens in _alike(seqs, FILL * size):
-        manager.commit(seq, manager.add(seq, tokens))
-        if time.perf_counter() - start > LONGEST_SET_UP_S:
-            raise Unsupported(f"left out: using every block once takes more than {LONGEST_SET_UP_S} s")
-    for seq in seqs:
-        manager.free(seq)
-
-
-def _alike(seqs: Iterable[int], tokens: int) -> Iterator[tuple[int, list[int]]]:
-    """Prompts that differ in their first token only, so that no two share a block of the cache."""
-    prompt = _random(tokens, 7)
-    for seq in seqs:
-        prompt[0] = seq
-        yield seq, prompt
-
-
-def _orders(sequences: int, order: str, n: int) -> list[list[int]]:
-    """The batch of each of n steps: the same one, or one that starts a sequence later each time.
-
-    A batch that stays the same lets a subject keep what it worked out for the last one.
-    """
-    return [[(i + k * (order == "changing")) % sequences for i in range(sequences)] for k in range(n)]
-
-
-def _decode(
-    s: Subject, manager: Any, batches: list[list[int]], form: str
-) -> Callable[[list[int]], Callable[[], None]]:
-    """Decode steps for these batches, as batched as the subject allows.
-
-    The answer takes the lengths by sequence before the first step and gives the call.
-    """
-    tokens: Any = [2000] * len(batches[0])
-    ids: list[Any] = list(batches)
-    if form == "array":
-        s.need("steps")
-        ids, tokens = [np.array(b) for b in batches], np.array(tokens, dtype=np.int32)
-    commit_batch = getattr(manager, "commit_batch", None) if "steps" in s.capabilities else None
-
-    def prepare(now: list[int]) -> Callable[[], None]:
-        ends = [[now[seq] + k + 1 for seq in b] for k, b in enumerate(batches)]
-
-        def batched() -> None:
-            for batch in ids:
-                manager.append_batch(batch, tokens)
-                commit_batch(batch)  # type: ignore[misc]
-
-        def half() -> None:
-            commit = manager.commit
-            for batch, seqs, after in zip(ids, batches, ends, strict=True):
-                manager.append_batch(batch, tokens)
-                for seq, length in zip(seqs, after, strict=True):
-                    commit(seq, length)
-
-        def single() -> None:
-            append, commit = manager.append, manager.commit
-            for seqs, after in zip(batches, ends, strict=True):
-                for seq, length in zip(seqs, after, strict=True):
-                    append(seq, [2000])
-                    commit(seq, length)
-
-        if "steps" not in s.capabilities:
-            return single
-        return half if commit_batch is None else batched
-
-    return prepare
-
-
-def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str) -> Work:
-    """Reserve and commit one token for every running sequence, lengths staggered over a block.
-
-    A round is min(block_size, 64) steps, so that every step takes equally many new blocks.
-    """
-    _needs_arrays(s, form)
-    size, seqs = s.block_size, range(sequences)
-    steps = min(size, 64)
-    start = [100 + i % size for i in seqs]
-    last = max(start) + steps * (MAX_ROUNDS + 1)
-    usable = sequences * (blocks_for(last, size) + 1 + s.lookahead)
-    manager = s.open(usable, caching)
-    prepare = _decode(s, manager, _orders(sequences, order, steps), form)
-
-    def rounds() -> Rounds:
-        _touch(manager, usable, size)
-        _enter(manager, ((seq, _random(start[seq], seq)) for seq in seqs))
-        now = start
-        while True:
-            free, after = manager.free_blocks(), [x + steps for x in now]
-            yield prepare(now)
-            for seq in {0, sequences // 2, sequences - 1}:
-                expect(
-                    "blocks of a table", len(manager.table(seq)), blocks_for(after[seq], size), s.lookahead
-                )
-            if not (s.lookahead or s.lazy):
-                taken = sum(
-                    blocks_for(b, size) - blocks_for(a, size) for a, b in zip(now, after, strict=True)
-                )
-                expect("blocks taken in a round", free - manager.free_blocks(), taken)
-            now = after
-
-    return Work("ns/sequence", sequences * steps, rounds())
+    table: list[int]
+    base: int
 
 
 def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
-    _needs_arrays(s, form)
+    needs_arrays(s, form)
     size = s.block_size
     blocks, keep = blocks_for(tokens, size), int(tokens * (cached or 0)) // size * size
-    usable = (blocks + 2) * (2 if cached is None else MAX_ROUNDS + 4)
+    usable = (blocks + 2) * (2 if cached is None else MAX_ROUNDS + 4 + BASES)
     manager = s.open(usable, caching=cached is not None)
-    base = _random(tokens, 7)
     found = min(keep, (tokens - 1) // size * size)
+    slack = size if "partial" in s.capabilities else 0
+    bases = [fixed(found, 7 + i) for i in range(BASES)]
+    counted: dict[str, float] = {}
+    kept = Kept[Admitted]()
+    held: list[list[int]] = []
+    last: list[tuple[int, Any]] = []
 
     def rounds() -> Rounds:
-        _touch(manager, usable, size)
-        if keep:
-            _enter(manager, [(0, base if keep == tokens else [*base[:keep], 1])], leave=True)
-        seq = 1
-        while True:
-            prompt: Any = base[:keep] + _random(tokens - keep, seq + 1000)
+        touch(manager, usable, size)
+        if found:
+            held.extend(leave_behind(manager, ((i, [*base, 1]) for i, base in enumerate(bases))))
+        for seq, rng in enumerate(draws(), BASES):
+            base = seq % BASES
+            prompt: Any = bases[base] + draw(tokens - found, rng)
             if form == "array":
                 prompt = np.array(prompt, dtype=np.int32)
 
@@ -190,14 +84,44 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
                 manager.commit(seq, tokens)
                 return n
 
+            around = None if counted else Around(manager)
             n = yield admit
-            expect("cached tokens", n, found, size if keep and "partial" in s.capabilities else 0)
-            expect("blocks of the table", len(manager.table(seq)), blocks, s.lookahead)
+            expect("cached tokens", n, found, slack if keep else 0)
+            table = list(manager.table(seq))
+            expect("blocks of the table", len(table), blocks, s.lookahead)
+            if around:
+                counted.update(around.found([seq]), hits=n // size)
+            kept.offer(partial(Admitted, table, base))
             manager.free(seq)
             expect("free blocks after the free", manager.free_blocks(), usable)
-            seq += 1
+            last[:] = [(seq, prompt)]
 
-    return Work("ns/block", blocks, rounds())
+    def recheck() -> None:
+        if kept.answer:
+            table, base = kept.answer
+            shared = found // size
+            if shared and "window" not in s.capabilities and table[:shared] != held[base][:shared]:
+                raise Wrong("what it found in the cache is not in the blocks that were written with it")
+            others = [b for i, one in enumerate(held) for b in one[:shared] if i != base]
+            owned(s, [table, others], [tokens, len(others) * size])
+        if last and cached is not None:
+            seq, prompt = last[0]
+            _published(manager, seq + 1, prompt, size, slack)
+
+    return Work("ns/block", blocks, rounds(), counted, recheck)
+
+
+def _published(manager: Any, seq: int, prompt: Any, size: int, slack: int) -> None:
+    """A prompt that came and went is found by a new sequence, all but its last token.
+
+    A subject that does not know which prompt that will be has to publish them all.
+    """
+    whole = manager.free_blocks()
+    n = manager.add(seq, prompt)
+    manager.commit(seq, len(prompt))
+    manager.free(seq)
+    expect("cached tokens of a prompt that came before", n, (len(prompt) - 1) // size * size, slack)
+    expect("free blocks after it has come again", manager.free_blocks(), whole)
 
 
 def admit_cold(s: Subject, tokens: int, form: str) -> Work:
@@ -206,128 +130,150 @@ def admit_cold(s: Subject, tokens: int, form: str) -> Work:
 
 
 def admit_prefix(s: Subject, tokens: int, cached: float, form: str) -> Work:
-    """Add and commit a prompt of which the share `cached` is in the prefix cache."""
+    """Add and commit a prompt of which the share `cached` is in the prefix cache.
+
+    The last block of a prompt is never cached whole, so no two prompts are equal. Behind each round its hit
+    and the lengths are checked; of one its blocks, and at the end that the last prompt was published.
+    """
     return _admit(s, tokens, cached, form)
 
 
 def free(s: Subject, tokens: int, caching: bool) -> Work:
-    """Free 4 sequences of `tokens` tokens each."""
-    blocks, seqs = blocks_for(tokens, s.block_size), range(4)
-    usable = (blocks + 2) * len(seqs) * (MAX_ROUNDS + 4 if caching else 1)
+    """Free 4 sequences of `tokens` tokens each.
+
+    The free blocks are all it gives, and they are checked in every round; so nothing is kept.
+    """
+    blocks, many = blocks_for(tokens, s.block_size), 4
+    usable = (blocks + 2) * many * (MAX_ROUNDS + 4 if caching else 1)
     manager = s.open(usable, caching)
+    counted: dict[str, float] = {}
 
     def rounds() -> Rounds:
-        seed = 0
-        while True:
-            _enter(manager, ((seq, _random(tokens, seed + seq)) for seq in seqs))
-            seed += len(seqs)
+        for n, rng in enumerate(draws()):
+            seqs = range(n * many, (n + 1) * many)
+            enter(manager, ((seq, draw(tokens, rng)) for seq in seqs))
 
-            def leave() -> None:
+            def leave(seqs: Sequence[int] = seqs) -> None:
                 for seq in seqs:
                     manager.free(seq)
 
+            around = None if counted else Around(manager)
             yield leave
             expect("free blocks after the free", manager.free_blocks(), usable)
+            if around:
+                counted["freed"] = -around.found()["blocks"]
 
-    return Work("ns/block", blocks * len(seqs), rounds())
+    return Work("ns/block", blocks * many, rounds(), counted, lambda: None)
 
 
 def fork(s: Subject, tokens: int) -> Work:
-    """Fork 16 children of one sequence."""
+    """Fork 16 children of one sequence, of two in turn.
+
+    The tables of all children are checked in every round; so nothing is kept.
+    """
     s.need("fork")
     size = s.block_size
-    blocks, children = blocks_for(tokens, size), range(1, 17)
-    usable = blocks + 2 * len(children) * (1 + s.lookahead)
+    blocks, many = blocks_for(tokens, size), 16
+    usable = (blocks + s.lookahead) * PARENTS + 2 * many * (1 + s.lookahead)
     manager = s.open(usable)
+    counted: dict[str, float] = {}
 
     def rounds() -> Rounds:
-        _enter(manager, [(0, _random(tokens, 7))])
-        parent, whole = list(manager.table(0)), manager.free_blocks()
+        enter(manager, ((parent, fixed(tokens, 7 + parent)) for parent in range(PARENTS)))
+        tables, whole = [list(manager.table(parent)) for parent in range(PARENTS)], manager.free_blocks()
+        for n in count():
+            parent, children = n % PARENTS, range(PARENTS + n * many, PARENTS + (n + 1) * many)
 
-        def split() -> None:
-            for child in children:
-                manager.fork(0, child)
+            def split(parent: int = parent, children: Sequence[int] = children) -> None:
+                for child in children:
+                    manager.fork(parent, child)
 
-        while True:
+            around = None if counted else Around(manager)
             yield split
+            if around:
+                counted.update(around.found(children))
+            full, tails = tables[parent][: tokens // size], Counter[int]()
             for child in children:
                 table = list(manager.table(child))
                 expect("blocks of a child", len(table), blocks, s.lookahead)
-                if table[: tokens // size] != parent[: tokens // size]:
+                if table[: len(full)] != full:
                     raise Wrong("a child does not share the full blocks of its parent")
+                tails.update(set(table[len(full) :]) - set(tables[parent]))
+            if tails and max(tails.values()) > 1:
+                raise Wrong("children share a block that their parent does not have")
             if "copies" in s.capabilities:
                 manager.copies()
             for child in children:
                 manager.free(child)
             expect("free blocks after the free", manager.free_blocks(), whole)
 
-    return Work("ns/fork", len(children), rounds())
+    return Work("ns/fork", many, rounds(), counted, lambda: None)
 
 
-def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
-    """Inputs of a decode step: reserve one token for each sequence, get slots and batch tensor.
+class Admissions:
+    """Exact counters of prompts that come one by one: between their calls one can look."""
 
-    Slots come from `append_batch`, or one by one from `slots`. `blocks` is the width of the table.
-    """
-    s.need("batch")
-    size = s.block_size
-    length = blocks * size - MAX_ROUNDS - 2
-    if length < 1:
-        raise Unsupported(f"{blocks} blocks of {size} tokens are too short for the rounds")
-    steps = "steps" in s.capabilities
-    if not (steps or "slots" in s.capabilities):
-        raise Unsupported("no slots: neither capability steps nor slots")
-    caching = None if "prefix" in s.capabilities and s.make_uncached is None else False
-    manager = s.open(sequences * (blocks + 1 + s.lookahead), caching)
-    tokens = [2000] * sequences
+    def __init__(self, manager: Any, size: int) -> None:
+        self.manager, self.size = manager, size
+        self.found: Counter[str] = Counter()
 
-    def prepare(seqs: list[int], now: int) -> tuple[Any, Any]:
-        if steps:
-            return manager.append_batch(seqs, tokens), manager.batch(seqs)
-        for seq in seqs:
-            manager.append(seq, [2000])
-        return [manager.slots(seq, now - 1, now) for seq in seqs], manager.batch(seqs)
+    def admit(self, seq: int, prompt: Sequence[int], held: set[int] | None = None) -> None:
+        """Add and commit a prompt; `held` are blocks with cached contents, to which its own are added.
 
-    def rounds() -> Rounds:
-        _enter(manager, _alike(range(sequences), length))
-        for now, seqs in enumerate(_orders(sequences, order, MAX_ROUNDS + 1), length + 1):
-            mapping, (tables, num_blocks, seq_lens) = yield partial(prepare, seqs, now)
-            for row in {0, sequences // 2, sequences - 1}:
-                table = list(manager.table(seqs[row]))
-                got = [int(b) for b in tables[row][: int(num_blocks[row])]]
-                if got != table[: len(got)] or len(got) < blocks_for(now, size):
-                    raise Wrong(f"row {row} of the batch tensor is not the sequence's table")
-                expect("a sequence's tokens in the batch", int(seq_lens[row]), now)
-                slot = table[(now - 1) // size] * size + (now - 1) % size
-                got_slot = mapping[row] if steps else mapping[row][0]
-                expect("the slot of the new token", int(got_slot), slot)
-            for seq in seqs:
-                manager.commit(seq, now)
+        An eviction is seen when one of them is handed out for something else.
+        """
+        around = Around(self.manager)
+        n = self.manager.add(seq, prompt)
+        self.manager.commit(seq, len(prompt))
+        for name, value in (around.found([seq]) | {"hits": n // self.size}).items():
+            self.found[name] += int(value)
+        if held is not None:
+            table = list(self.manager.table(seq))
+            self.found["evictions"] += sum(block in held for block in table[n // self.size :])
+            held.update(table[: len(prompt) // self.size])
 
-    return Work("ns/sequence", sequences, rounds())
+
+class Churned(NamedTuple):
+    """What a round left: the tables of the running sequences, and the blocks that are free."""
+
+    tables: list[list[int]]
+    free: int
 
 
 def pool(s: Subject, blocks: int) -> Work:
     """Admit and free sequences of 16 blocks in mixed order, in a pool of which half is held.
 
-    Caching is off where it can be. The cost must not grow with the pool.
+    Caching is off where it can be. The cost must not grow with the pool. The blocks that are free are
+    checked in every round; of one all tables, and that no block has two owners. What is counted is a round
+    of its own before the first, because half of it can be seen between its calls only.
     """
     size, tokens = s.block_size, 16 * s.block_size
     caching = None if "prefix" in s.capabilities and s.make_uncached is None else False
     manager = s.open(blocks, caching)
     live = min(LIVE, blocks // 128)
     one_each = min(LARGEST_HELD, blocks // 2)
+    held = blocks // 2 // one_each
+    counted: dict[str, float] = {}
+    kept = Kept[Churned]()
+
+    def look(running: list[int], free: int) -> Churned:
+        return Churned([list(manager.table(seq)) for seq in running], free)
 
     def rounds() -> Rounds:
-        held = blocks // 2 // one_each
-        _enter(manager, _alike(range(held), one_each * size))
-        rng = np.random.default_rng(1)
-        running = list(range(held, held + live))
-        _enter(manager, ((seq, _random(tokens, seq)) for seq in running))
-        left, following = manager.free_blocks(), running[-1] + 1
-        while True:
+        enter(manager, alike(range(held), one_each * size))
+        following, drawn = held + live, draws()
+        running = list(range(held, following))
+        rng = next(drawn)
+        enter(manager, ((seq, draw(tokens, rng)) for seq in running))
+        left, one = manager.free_blocks(), Admissions(manager, size)
+        for i in rng.permutation(live):
+            manager.free(running[i])
+            running[i], following = following, following + 1
+            one.admit(running[i], draw(tokens, rng))
+        counted.update(one.found)
+        for rng in drawn:
             order = [running[i] for i in rng.permutation(live)]
-            arriving = [(following + i, _random(tokens, following + i)) for i in range(live)]
+            arriving = [(following + i, draw(tokens, rng)) for i in range(live)]
 
             def churn(order: list[int] = order, arriving: Any = arriving) -> None:
                 for old, (seq, prompt) in zip(order, arriving, strict=True):
@@ -338,9 +284,19 @@ def pool(s: Subject, blocks: int) -> Work:
             yield churn
             running = [seq for seq, _ in arriving]
             following += live
-            expect("free blocks", manager.free_blocks(), left)
+            free = manager.free_blocks()
+            expect("free blocks", free, left)
+            kept.offer(partial(look, running, free))
 
-    return Work("ns/request", live, rounds())
+    def recheck() -> None:
+        if kept.answer:
+            tables = [list(manager.table(seq)) for seq in range(held)]
+            lengths = [one_each * size] * held + [tokens] * live
+            total = owned(s, tables + kept.answer.tables, lengths)
+            if not (s.lookahead or s.lazy):
+                expect("free blocks and those in tables", kept.answer.free + total, blocks)
+
+    return Work("ns/request", live, rounds(), counted, recheck)
 
 
 def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
@@ -348,7 +304,11 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
 
     A prompt is looked up in vain, takes its blocks by eviction, is published by the commit, and is
     freed: three calls a prompt, whose time is divided by its blocks. So a short prompt shows what
-    the calls cost and a long one what a block costs. The cost must not grow with the pool.
+    the calls cost and a long one what a block costs. The cost must not grow with the pool. What was
+    found and what is free is checked in every round; at the end, that the last prompt was published, and
+    that one more was, at a place in the order that nobody can foresee: whatever is evicted first, what
+    came last is still there. What is counted is a round of its own before the first, because most of it
+    can be seen between its calls only.
     """
     size, tokens = s.block_size, prompt_blocks * s.block_size
     sequences = -(-EVICTIONS // prompt_blocks)
@@ -356,13 +316,28 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
         raise Unsupported(f"a prompt of {prompt_blocks} blocks needs a larger pool")
     manager = s.open(blocks, caching=True)
     one_each = min(FILL, blocks)
+    counted: dict[str, float] = {}
+    last: list[tuple[int, list[int]]] = []
+
+    def arrive(seq: int, rng: np.random.Generator) -> list[tuple[int, list[int]]]:
+        return [(seq + i, draw(tokens, rng)) for i in range(1, sequences + 1)]
+
+    def watch(tables: Iterable[Sequence[int]], arriving: list[tuple[int, list[int]]]) -> None:
+        one, held = Admissions(manager, size), {block for table in tables for block in table[:one_each]}
+        for seq, prompt in arriving:
+            one.admit(seq, prompt, held)
+            manager.free(seq)
+        counted.update(one.found)
 
     def rounds() -> Rounds:
-        seq = -(-blocks // one_each)
-        _enter(manager, _alike(range(seq), one_each * size), leave=True)
+        seq, drawn = -(-blocks // one_each), draws()
+        tables = leave_behind(manager, alike(range(seq), one_each * size))
         whole = manager.free_blocks()
-        while True:
-            arriving = [(seq + i, _random(tokens, seq + i)) for i in range(1, sequences + 1)]
+        watch(tables, arrive(seq, next(drawn)))
+        del tables
+        for rng in drawn:
+            seq += sequences
+            arriving = arrive(seq, rng)
 
             def churn(arriving: list[tuple[int, list[int]]] = arriving) -> list[int]:
                 found = []
@@ -373,10 +348,21 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
                 return found
 
             expect("cached tokens", sum((yield churn)), 0)
-            seq += sequences
             expect("free blocks", manager.free_blocks(), whole)
+            last[:] = arriving
 
-    return Work("ns/block", sequences * prompt_blocks, rounds())
+    def recheck() -> None:
+        if not last:
+            return
+        slack = size if "partial" in s.capabilities else 0
+        seq, prompt = last[-1]
+        _published(manager, seq + 1, prompt, size, slack)
+        more = [(seq + 2 + i, draw(tokens, unknown())) for i in range(1 + secrets.randbelow(8))]
+        leave_behind(manager, more)
+        seq, prompt = more[-1]
+        _published(manager, seq + 1, prompt, size, slack)
+
+    return Work("ns/block", sequences * prompt_blocks, rounds(), counted, recheck)
 
 
 CELLS: dict[str, Callable[..., Work]] = {

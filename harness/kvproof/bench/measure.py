@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from kvproof.bench.cells import CELLS
 from kvproof.bench.clock import calibrate, interrupted, quiet
+from kvproof.bench.counted import differ
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Subject, Unsupported, Wrong
 from kvproof.bench.warm import LEAST_WARM, MOST_WARM, warm
@@ -66,15 +67,31 @@ class Lane:
     """Rounds of the warm-up."""
     ran: int = 0
     """Rounds since the cell was set up, those that are not timed included."""
+    counted: dict[str, float] = field(default_factory=dict)
+    """Exact counters of the cell's first round, the same in every set-up."""
 
     def open(self, point: Point) -> float:
         """Set the cell up, anew if it has been; seconds that took."""
         start = time.perf_counter()
-        if self.work is not None:
-            self.work.rounds.close()
+        self.leave()
         self.work = CELLS[point.cell](self.subject, **point.parameters)
         self.call, self.ran = next(self.work.rounds), 0
         return time.perf_counter() - start
+
+    def leave(self) -> None:
+        """End the set-up, if there is one: what was kept of its rounds is checked, and what it counted.
+
+        Raises:
+            Wrong: a check has failed. What the subject raises in a check is passed on.
+        """
+        if self.work is None or self.call is None:
+            return
+        self.call = None
+        self.work.rounds.close()
+        self.work.recheck()
+        if self.counted and (said := differ(self.counted, self.work.counted, "set-ups")):
+            raise Wrong(said)
+        self.counted = self.work.counted
 
     def step(self) -> tuple[float, float]:
         """Run one round outside the measurement and prepare the next; seconds of the call, and in all."""
@@ -140,6 +157,11 @@ class Job:
             with quiet():
                 self._run(running, point, pedantic)
         after = calibrate()
+        for lane in running:
+            try:
+                lane.leave()
+            except Exception as e:
+                lane.note = _why(e)
         first = next((x for x in lanes[:1] if not x.note and x.seconds), None)
         for lane in lanes:
             self.behind = lane.kept()
@@ -259,6 +281,7 @@ def _sample(lane: Lane, point: Point, cal: float, first: Lane | None) -> Sample:
     low, middle, high = quantiles([s * 1e9 / per for s in kept])
     counters = {"round_us": middle * per / 1e3, "warm_up": float(lane.warmed)}
     counters["left_out"] = float(len(lane.seconds) - len(kept))
+    counters |= lane.counted
     if first is not None and first is not lane:
         ratio, ratio_low, ratio_high = ratio_interval(kept, first.kept())
         counters |= {"ratio": ratio, "ratio_low": ratio_low, "ratio_high": ratio_high}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvproof.bench.matrix import STEPPED, Point
+from kvproof.bench.counted import differ, exact
+from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.records import Sample
 from kvproof.stats import median, quantiles
@@ -18,14 +19,12 @@ SUMMED = ("left_out",)
 def merge(name: str, point: Point, unit: str, parts: Sequence[Sample]) -> Sample:
     """The medians of the processes as one sample, one process's as it is.
 
-    Without a number if one process has none, or if counts that must be equal differ between two.
+    Without a number if one process has none.
     """
     if not parts:
         return empty(name, point, unit, "unsupported: broken off before its first round")
     if bad := [s for s in parts if not s.rounds]:
         return min(bad, key=lambda s: not s.note.startswith("INVALID"))
-    if said := unequal(parts):
-        return empty(name, point, parts[0].unit, f"INVALID: {said}")
     if len(parts) == 1:
         return parts[0]
     low, middle, high = quantiles([s.median for s in parts])
@@ -48,16 +47,9 @@ def merge(name: str, point: Point, unit: str, parts: Sequence[Sample]) -> Sample
 
 
 def unequal(parts: Sequence[Sample]) -> str:
-    """Which count is not the same in all processes, where all are exact; empty if there is none."""
-    first = parts[0].counters if parts[0].cell in STEPPED else {}
-    for other in parts[1:]:
-        for name in first:
-            one, two = first[name], other.counters.get(name, float("nan"))
-            if one != two:
-                return (
-                    f"{name.replace('_', ' ')} is not the same in two processes: {one:,.10g} and {two:,.10g}"
-                )
-    return ""
+    """Which counts of the same input are not the same in all processes; empty if there are none."""
+    found = [exact(s.counters) for s in parts if s.rounds]
+    return next(filter(None, (differ(found[0], other, "processes") for other in found)), "")
 
 
 def counters(parts: Sequence[Sample]) -> dict[str, float]:

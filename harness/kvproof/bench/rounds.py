@@ -23,12 +23,12 @@ from kvproof.stats import median
 DRIFT = 0.05
 """A run that measures equal things further apart than this in half of its cells is void: its processes then
 differ by 10 % and more, among which nothing is found (5 processes a side, one standard deviation)."""
+UNIT = {False: "ns", True: "us/step"}
+"""Of a point without a number, by whether it is one of ranks."""
 
 
 MORE = 4
 """Rounds that are added at most, for the cells that need them."""
-UNIT = {False: "ns", True: "us/step"}
-"""Of a point without a number, by whether it is one of ranks."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ class Lane:
     def choose(self, n: int, least: int) -> int:
         """Leave only those processes at point `n` that count; how many are left out."""
         cals = self.cals(n)
-        every = not cals or unequal(self.samples[n])  # a count that differs is told whoever was disturbed
-        kept = range(len(self.samples[n])) if every else calm.chosen(cals, least, self.speed)
+        kept = calm.chosen(cals, least, self.speed) if cals else range(len(self.samples[n]))
         out = len(self.samples[n]) - len(kept)
         self.samples[n] = [self.samples[n][i] for i in kept]
         self.seconds[n] = [self.seconds[n][i] for i in kept] if cals else self.seconds[n]
@@ -146,7 +145,7 @@ def _process(lane: Lane, points: Sequence[Point], some: Sequence[int], shape: Sh
     if not subject.spec:
         for n in some:
             note = "unsupported: cannot be opened in another process"
-            lane.samples[n].append(empty(subject.name, points[n], UNIT[points[n].cell in STEPPED], note))
+            lane.samples[n].append(_empty(lane, points[n], note))
         return []
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "samples"
@@ -176,12 +175,19 @@ def _process(lane: Lane, points: Sequence[Point], some: Sequence[int], shape: Sh
             why = (
                 f"INVALID: its process ended with status {done.returncode}: {said[-1] if said else 'no word'}"
             )
-            lane.samples[n].append(empty(subject.name, points[n], UNIT[points[n].cell in STEPPED], why))
+            lane.samples[n].append(_empty(lane, points[n], why))
     return said if done.returncode == 1 and len(lines) == len(some) else []
+
+
+def _empty(lane: Lane, point: Point, note: str) -> Sample:
+    return empty(lane.subject.name, point, UNIT[point.cell in STEPPED], note)
 
 
 def _point(lanes: Sequence[Lane], n: int, point: Point, least: int) -> list[Sample]:
     """What each implementation, the control left out, came to at one point."""
+    for lane in lanes:  # before any process is left out: the machine does not change a count
+        if said := unequal(lane.samples[n]):
+            lane.samples[n] = [_empty(lane, point, f"INVALID: {said}")]
     disturbed = [lane.choose(n, least) for lane in lanes]
     merged = [merge(lane.subject.name, point, UNIT[point.cell in STEPPED], lane.samples[n]) for lane in lanes]
     *own, control = [_times(lane, n) if s.rounds else [] for lane, s in zip(lanes, merged, strict=True)]

@@ -56,6 +56,8 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
         "Medians with quartiles; `per cal` is the time divided by one turn of a fixed Python loop timed",
         "around the cell, which compares between machines; `ratio` is to the first implementation, with",
         "a 95 % bootstrap interval over the rounds of its processes. A row without a number says why.",
+        "Blocks, entries, hits, copies and the like of timed cells are counted in one round, which is not",
+        "timed and has the same input in every run: they are exact.",
         *([f"{said.capitalize()}."] if (said := brief.floors(samples)) else []),
         *_summary(samples),
     ]

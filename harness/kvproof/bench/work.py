@@ -17,11 +17,17 @@ MAX_ROUNDS = 30
 
 @dataclass(frozen=True)
 class Work:
-    """A cell set up for one subject: a round's nanoseconds / `per` is the cost of one `unit`."""
+    """A cell set up for one subject: a round's nanoseconds / `per` is the cost of one `unit`.
+
+    counted: exact counters of its first round, filled in when that has been checked.
+    recheck: to be called when the rounds are over; checks what was kept of them. Raises Wrong.
+    """
 
     unit: str
     per: int
     rounds: Rounds
+    counted: dict[str, float]
+    recheck: Callable[[], None]
 
 
 def expect(what: str, got: int, expected: int, slack: int = 0) -> None:

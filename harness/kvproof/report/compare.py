@@ -17,6 +17,7 @@ from kvproof.stats import median
 EXACT = (
     *("blocks", "hits", "evictions", "refused", "steps", "preemptions", "computed_tokens"),
     *("recomputed_tokens", "bytes", "messages", "depth", "changed_entries", "whole_tables"),
+    *("copies", "entries", "freed"),
 )
 """Counters that are equal in every run of the same code on the same input."""
 COUNTED = {"memory": 0.001, "waste": 0.0}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvproof.bench import cells
+from kvproof.bench import prompts
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import Job
 from kvproof.bench.plan import Plan
@@ -120,7 +120,7 @@ def test_the_same_one_twice_gets_two_names(tmp_path: Path) -> None:
 
 
 def test_a_slow_set_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "LONGEST_SET_UP_S", 0)
+    monkeypatch.setattr(prompts, "LONGEST_SET_UP_S", 0)
     (sample,) = measured(full(), point=Point("evict", SMALL["evict"]))
     assert sample.note.startswith("unsupported: left out: the sequences it starts with")
 

@@ -6,7 +6,7 @@ import torch
 from bllm.core.block_allocator import BlockAllocator
 from bllm.core.page_table import PageTable
 
-from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, Refused, require_new, require_sizes, require_tokens
 
 ROWS, WIDTH, CELLS = 1100, 1 << 16, 1 << 25
 
@@ -15,8 +15,7 @@ class Manager:
     capabilities = frozenset({"batch"})
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         self.blocks, self.size = BlockAllocator(num_blocks, block_size), block_size
         width = min(num_blocks, WIDTH)
         rows = min(num_blocks, ROWS, CELLS // width)  # its table has them all from the start

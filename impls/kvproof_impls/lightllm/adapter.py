@@ -7,17 +7,13 @@ the counters that its processes share are plain ones.
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, Refused, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
-
-open_package("lightllm")
 
 
 class SharedInt:
@@ -36,23 +32,14 @@ class SharedArray:
         self.arr = np.zeros(shape, dtype)
 
 
-def bare(name, **members):
-    module = sys.modules[name] = ModuleType(name)
-    module.__path__ = [os.path.join(os.environ["KVPROOF_CHECKOUT"], *name.split("."))]
-    vars(module).update(members)
-
-
-for name in ("common", "server", "server.router", "server.router.dynamic_prompt", "utils", "distributed"):
-    bare(f"lightllm.{name}")
-bare("lightllm.server.pd_io_struct", KVMoveTask=object)
-bare("lightllm.utils.log_utils", init_logger=logging.getLogger)
-bare("lightllm.utils.profile_max_tokens", get_available_gpu_memory=None, get_total_gpu_memory=None)
-bare("lightllm.utils.dist_utils", get_current_rank_in_node=lambda: 0, get_current_device_id=lambda: 0)
-bare("lightllm.utils.envs_utils", get_unique_server_name=lambda: "kvproof", get_env_start_args=None)
-bare("lightllm.distributed.pynccl", PyNcclCommunicator=object)
-bare("lightllm.common.kv_trans_kernel")
-bare("lightllm.common.kv_trans_kernel.kv_trans", kv_trans=None)
-bare("lightllm.server.router.dynamic_prompt.shared_arr", SharedInt=SharedInt, SharedArray=SharedArray)
+UTILS = tuple(f"utils.{name}" for name in ("log_utils", "profile_max_tokens", "dist_utils", "envs_utils"))
+log, *_ = open_package("lightllm", *UTILS, "server.pd_io_struct", "distributed", "distributed.pynccl")
+log.init_logger = logging.getLogger
+for folder in ("common", "server", "server.router", "utils"):
+    open_package(f"lightllm.{folder}")
+open_package("lightllm.common.kv_trans_kernel", "kv_trans")
+(shared,) = open_package("lightllm.server.router.dynamic_prompt", "shared_arr")
+shared.SharedInt, shared.SharedArray = SharedInt, SharedArray
 from lightllm.common.mem_manager import MemoryManager  # noqa: E402
 from lightllm.server.router.dynamic_prompt.radix_cache import RadixCache  # noqa: E402
 
@@ -64,8 +51,7 @@ class Manager:
     policy = {"evict": "other"}  # noqa: RUF012
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         if block_size != 1:
             raise Refused(f"block size {block_size} is not served: it has tokens, no blocks")
         m = self.memory = MemoryManager.__new__(MemoryManager)

@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 
 
 def opened(module):
@@ -29,8 +29,7 @@ class Manager:
     capabilities = frozenset()
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         self.pool, self.live = BlockPool(num_blocks, block_size, 1, 1, 1, device="cpu"), {}
 
     def add(self, seq, tokens):

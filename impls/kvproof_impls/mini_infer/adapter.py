@@ -6,7 +6,7 @@ import torch
 from mini_infer.cache.block_pool import BlockPool, BlockTable
 from mini_infer.cache.prefix_cache import PrefixCache
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 
 
 class Manager:
@@ -16,8 +16,7 @@ class Manager:
     caching = True
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         self.pool = BlockPool(num_blocks, block_size, 1, 1, 1, torch.device("cpu"), torch.float16)
         self.cache, self.size, self.live = PrefixCache(block_size), block_size, {}
 

@@ -5,20 +5,16 @@ Keys are compared by torch: its own comparison is C++ that it compiles. Memory i
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from types import ModuleType, SimpleNamespace
 
 import torch
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_tokens
+from kvproof.contract import BadInput, OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
-sys.path.insert(0, os.path.join(os.environ.get("KVPROOF_CHECKOUT", ""), "python"))
-open_package("python.minisgl")  # says so if there is no checkout
-ROWS, WIDTH = 256, 1 << 17
 CONTEXT = SimpleNamespace(page_size=1)
+ROWS, WIDTH = 256, 1 << 17
 
 
 def first_difference(a, b):
@@ -35,23 +31,12 @@ class Registry(dict):
         return lambda made: self.setdefault(name, made)
 
 
-def bare(name, **members):
-    module = sys.modules[name] = ModuleType(name)
-    module.__path__ = [os.path.join(os.environ["KVPROOF_CHECKOUT"], "python", *name.split("."))]
-    vars(module).update(members)
-
-
-for name in ("minisgl", "minisgl.scheduler"):
-    bare(name)
-bare("minisgl.kernel", fast_compare_key=first_difference)
-bare("minisgl.core", get_global_ctx=lambda: CONTEXT, Req=object)
-bare(
-    "minisgl.utils",
-    align_down=lambda x, n: x // n * n,
-    div_ceil=lambda a, b: -(-a // b),
-    div_even=lambda a, b, **_: a // b,
-    Registry=Registry,
-)
+kernel, core, utils = open_package("minisgl", "kernel", "core", "utils", under="python")
+open_package("minisgl.scheduler", under="python")
+kernel.fast_compare_key = first_difference
+core.get_global_ctx = lambda: CONTEXT
+utils.align_down, utils.div_ceil = lambda x, n: x // n * n, lambda a, b: -(-a // b)
+utils.div_even, utils.Registry = lambda a, b, **_: a // b, Registry
 import minisgl.scheduler.cache as theirs  # noqa: E402
 
 
@@ -76,8 +61,7 @@ class Manager:
     policy = {"evict": "other"}  # noqa: RUF012
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         CONTEXT.page_size = self.size = block_size
         rows = min(num_blocks, ROWS)
         width = min(num_blocks * block_size, WIDTH) + block_size

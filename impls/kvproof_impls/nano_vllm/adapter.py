@@ -1,6 +1,6 @@
 """GeeeekExplorer/nano-vllm, read from a checkout: its block manager and its scheduler."""
 
-from kvproof.contract import OutOfBlocks, Refused, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 from kvproof_impls.nano_vllm.scheduler import NanoScheduler
 
@@ -15,8 +15,7 @@ class NanoManager:
     guard = 64  # it compares the block's own tokens; what comes before them is told by a 64-bit hash
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if block_size < 2:  # it takes a block when len % size == 1
-            raise Refused(f"block size {block_size} is not served: needs 2 or more")
+        require_sizes(num_blocks, block_size)
         Sequence.block_size = block_size  # one for the whole process
         self.manager, self.live = BlockManager(num_blocks, block_size), {}
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from smol_vllm.block_manager import BlockSpaceManager
 
-from kvproof.contract import BadInput, OutOfBlocks, UnknownSequence, require_new, require_tokens
+from kvproof.contract import OutOfBlocks, UnknownSequence, require_new, require_sizes, require_tokens
 
 
 class Manager:
     capabilities = frozenset({"fork"})
 
     def __init__(self, num_blocks, block_size):
-        if num_blocks < 1 or block_size < 1:
-            raise BadInput("num_blocks and block_size: need 1 or more")
+        require_sizes(num_blocks, block_size)
         self.manager = BlockSpaceManager(num_blocks, block_size)
 
     def add(self, seq, tokens):
-        require_new(seq, self.manager._block_tables)
+        require_new(seq, ())  # nothing in it looks whether an id is live
         require_tokens(tokens)
         try:
             self.manager.allocate(seq, len(tokens))

@@ -1,0 +1,1 @@
+"""Adapter to the package nano-vllm-fork."""
