@@ -24,6 +24,8 @@ from kvproof.stats import median_interval
 CONTROL = "control"
 """The first kernel a second time."""
 UNIT = "us/step"
+FASTEST = "fastest_gbps"
+"""Counter of a process: the fastest that it read memory."""
 RATIOS = ("ratio", "ratio_folded")
 """Counters with an interval."""
 
@@ -155,12 +157,15 @@ def _child(order: dict[str, Any], turn: int) -> tuple[list[dict[str, Any]], int,
 
 def _found(lanes: dict[str, Lane], names: Sequence[str]) -> list[Sample]:
     """What each lane, the control left out, came to; `names` are the first kernel's to CONTROL's."""
+    fastest = max((s.counters.get(FASTEST, 0.0) for x in lanes.values() for s in x.samples), default=0.0)
     found = []
     for lane in lanes.values():
         if lane.name == CONTROL:
             continue
         sample = merge(lane.name, lane.point, UNIT, lane.samples)
-        counters = dict(sample.counters)
+        if sample.rounds and (said := _too_fast(lane, fastest)):
+            sample = empty(lane.name, lane.point, UNIT, said)
+        counters = {k: v for k, v in sample.counters.items() if k != FASTEST}
         for key in RATIOS if sample.rounds else ():
             if key in counters:
                 interval = median_interval([s.counters[key] for s in lane.samples])
@@ -169,3 +174,14 @@ def _found(lanes: dict[str, Lane], names: Sequence[str]) -> list[Sample]:
         floor = apart(own.times(), again.times()) if own and again and sample.rounds else None
         found.append(sample.model_copy(update={"counters": counters, "floor": floor}))
     return found
+
+
+def _too_fast(lane: Lane, fastest: float) -> str:
+    """Why a time is not believed: below the fastest rate at which any of the processes read memory."""
+    for s in lane.samples if fastest else ():
+        from kvproof.bench.roofline import SLACK  # brings torch, which managers do without
+
+        if (rate := s.counters["gbps"]) > SLACK * fastest:
+            us = s.median * rate / fastest
+            return f"INVALID: {s.median:.3g} us, the bytes alone take {us:.3g} us as fast as memory was read"
+    return ""

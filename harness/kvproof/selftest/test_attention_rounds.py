@@ -124,6 +124,21 @@ def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     assert samples[2].note == "INVALID: its process ended with status -11: it fell"
 
 
+def test_a_time_is_held_against_the_fastest_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour that slowed memory in one process makes no kernel too fast; one that is too fast is."""
+    pytest.importorskip("torch", reason="kernels need torch")
+
+    def told(turn: int, order: dict[str, Any]) -> tuple[Any, int, list[str]]:
+        memory = (10.0, 20.0, 10.0)[turn]
+        ours, theirs = (line(n, 100, gbps=g, fastest_gbps=memory) for n, g in (("ours", 15), ("theirs", 26)))
+        return [ours, theirs, line(CONTROL, 100)], 0, []
+
+    (ours, theirs), _, _ = measured(monkeypatch, told)
+    assert ours.rounds == 9
+    assert "fastest_gbps" not in ours.counters
+    assert theirs.note == "INVALID: 100 us, the bytes alone take 130 us as fast as memory was read"
+
+
 def test_faults_outside_the_kernels_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line("ours", 100), line("theirs", 500), line(CONTROL, 100)]
     samples, _, faults = measured(monkeypatch, lambda turn, order: (lines, 1, ["not run"]))
