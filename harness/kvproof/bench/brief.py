@@ -131,7 +131,8 @@ def floors(samples: Sequence[Sample]) -> str:
     found = [s.floor for s in samples if s.floor is not None]
     if not found:
         return ""
-    processes = max(len(s.processes) for s in samples)
+    several = [len(s.processes) for s in samples if s.processes]
+    processes = " to ".join(map(str, sorted({min(several, default=1), max(several, default=1)})))
     return (
         f"timed cells: medians of {processes} processes; ±: how far apart a cell measured two equal ones, "
         f"{median(found):.1%} in half of the cells, {max(found):.1%} at most"

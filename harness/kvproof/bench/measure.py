@@ -19,7 +19,8 @@ from kvproof.records import Sample
 from kvproof.report.patience import MORE
 from kvproof.stats import median, quantiles, ratio_interval, slope
 
-MIN_ROUNDS = 5
+MIN_ROUNDS, SLOW_ROUNDS = 5, 3
+"""The second of a cell whose rounds are longer than its budget."""
 BURST = 4
 """Rounds that a lane takes at its turn."""
 MOST_TIMED = (MAX_ROUNDS - MOST_WARM) * BURST // (BURST + 1)
@@ -189,7 +190,8 @@ class Job:
             rounds = int(self.budget_s / took)
             if rounds > MOST_TIMED:  # more of them need another set-up
                 rounds = max(MOST_TIMED, int(self.budget_s / (took + opened / MOST_TIMED)))
-            lane.rounds = max(MIN_ROUNDS, min(MOST_TIMED * SET_UPS, rounds))
+            least = MIN_ROUNDS if rounds else SLOW_ROUNDS
+            lane.rounds = max(least, min(MOST_TIMED * SET_UPS, rounds))
         except Exception as e:
             lane.call, lane.note = None, _why(e)
 

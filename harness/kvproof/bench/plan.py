@@ -52,6 +52,11 @@ class Plan:
         return {s.name for s in self.subjects if s.make_ranks is not None}
 
     @property
+    def crews(self) -> int:
+        """Groups of real processes that measure an implementation's ranks; each takes seconds to start."""
+        return 1 if self.quick else self.rounds
+
+    @property
     def of_kernels(self) -> list[Point]:
         """The cells of kernels."""
         return [p for p in self.points if p.cell in ATTENTION] if self.kernels else []
@@ -64,10 +69,10 @@ class Plan:
         if self.rounds > 1 and (self.timed or self.stepped):
             told += self.rounds * (len(self.subjects) + 1) - len(self.timed) - len(self.stepped)
         if synced:
-            told += self.rounds * (len(self.ranked) + (self.rounds > 1))
+            told += self.crews * (len(self.ranked) + (self.crews > 1))
         return told + (self.kernel_rounds - len(self.of_kernels) if self.kernel_rounds > 1 else 0)
 
     def several(self) -> bool:
         """Whether any of its cells can be measured in several processes."""
-        synced = self.ranked and any(p.cell == "ranks_sync" for p in self.points)
+        synced = not self.quick and self.ranked and any(p.cell == "ranks_sync" for p in self.points)
         return bool(self.timed or self.stepped or synced or self.of_kernels)

@@ -19,16 +19,18 @@ def measure(
     emit: Emit,
     tell: Callable[[object], None],
     processes: int = 1,
+    crews: int = 1,
 ) -> None:
     """Measure the points of ranks; `tell` is told each, or each crew.
 
-    With several processes those of one object are left to `rounds.measure`.
+    With several processes those of one object are left to `rounds.measure`. Ranks as processes are measured
+    by so many crews, one after another.
     """
     subjects = [s for s in subjects if s.make_ranks is not None]
     for cell in RANKS if subjects else ():
         here = [point for point in points if point.cell == cell]
         if here and cell == "ranks_sync":
-            measure_sync(subjects, shared(here, processes), processes, emit, tell)
+            measure_sync(subjects, shared(here, crews), crews, emit, tell)
         elif cell == "ranks_pressure":
             for point in here:
                 tell(point)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from kvproof.bench import rank_child
-from kvproof.bench.clock import calibrate
 from kvproof.bench.crew import Crew
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
@@ -39,7 +38,6 @@ def steps_of_crew(s: Subject, points: Sequence[Point]) -> list[Found]:
 def _group(crew: Crew, s: Subject, group: Sequence[Point]) -> list[Found]:
     p, settings = group[0].parameters, group[0].settings
     world, sequences = p["ranks"], p["sequences"]
-    before = calibrate()
     for post in crew.posts[:world]:
         post.pipe.send((world, sequences, settings["blocks"], settings["rounds"]))
     found: dict[str, list[int]] = {}
@@ -50,11 +48,11 @@ def _group(crew: Crew, s: Subject, group: Sequence[Point]) -> list[Found]:
                 raise Wrong(f"the process of rank {rank} has ended")
             found |= said
             waiting.discard(rank)
-    cal = (before + calibrate()) / 2
-    return [_found(s.name, point, found[point.parameters["step"]], cal) for point in group]
+    return [_found(s.name, point, found[point.parameters["step"]]) for point in group]
 
 
-def _found(name: str, point: Point, nanoseconds: Sequence[int], cal: float) -> Found:
+def _found(name: str, point: Point, nanoseconds: Sequence[int]) -> Found:
+    """Not in turns of the calibration loop: processes that wait for each other are not what it does."""
     low, median, high = quantiles([ns / 1e3 for ns in nanoseconds])
     sample = Sample(
         implementation=name,
@@ -65,7 +63,6 @@ def _found(name: str, point: Point, nanoseconds: Sequence[int], cal: float) -> F
         low=low,
         high=high,
         rounds=len(nanoseconds),
-        cal=cal,
     )
     return sample, [ns / 1e9 for ns in nanoseconds]
 

@@ -61,7 +61,7 @@ REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
 SERVE_S = {True: 60.0, False: 300.0}
 """The same for a scheduler that serves the trace."""
-ATTENTION_S = {True: 0.3, False: 3.0}
+ATTENTION_S = {True: 0.2, False: 3.0}
 """Seconds for the rounds of one kernel at one point, quick or not."""
 SYNTHETIC_REQUESTS = 1000
 PIPE_WIDTH = 110
@@ -269,7 +269,9 @@ def measure(
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
-                rank_cells.measure(plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds)
+                rank_cells.measure(
+                    plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds, plan.crews
+                )
                 findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
             complete = False

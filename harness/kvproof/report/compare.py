@@ -30,8 +30,11 @@ WORDS = ("broken", "slower", "changed", "gone", "new", "unclear", "fixed", "fast
 TIMES = ("ns", "us", "ms", "s")
 DRIFT = 0.05
 """Where half of all times differ by more than this, the two moments differ, and no time is told."""
-MANY = 3
-"""So many times the median difference hold nearly all differences of equal things: twice the deviation."""
+MANY = 4.5
+"""So many times the median difference hold all but 3 in 1,000 differences of equal things: 3 deviations."""
+FAMILIES = ("attention", "ranks")
+"""Cells whose names begin so are compared among themselves: what they depend on differs more between moments
+than what managers do."""
 ALONE = 1.25
 """Times of one process are told, as unclear, from here on."""
 LEAST_TIMES = 4
@@ -186,9 +189,14 @@ def _benchmarks(
             _without(key, a, b, found)
         else:
             _exact(key, a, b, found)
-            if b.unit.split("/")[0] in TIMES and b.cell not in COUNTED:
+            if b.unit.split("/")[0] in TIMES and b.cell not in COUNTED and not _control(b):
                 pairs[key] = a, b
     _times(pairs, bound, comparable, bool(voids), found)
+
+
+def _control(s: Sample) -> bool:
+    """Whether it is what kernels are measured beside, and nobody's implementation."""
+    return s.parameters.get("block_size") == "none"
 
 
 def _samples(files: Sequence[ResultFile], renamed: str | None) -> dict[Key, Sample]:
@@ -236,14 +244,19 @@ def _exact(key: Key, a: Sample, b: Sample, found: Compared) -> None:
 def _times(
     pairs: dict[Key, tuple[Sample, Sample]], bound: float, comparable: bool, void: bool, found: Compared
 ) -> None:
-    """Compare times. The floor of all is three times what half of them differ by: two moments of a machine
-    differ too, and the control within one run does not see that."""
+    """Compare times. The floor of all of a family is `MANY` times what half of them differ by: two moments of
+    a machine differ too, and the control within one run does not see that."""
     sides: dict[Key, list[list[tuple[float]]]] = {}
     for key, (a, b) in pairs.items():
         calibrated = bool(a.cal and b.cal)
         sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
-    apart = [_apart(*both) for both in sides.values() if min(map(len, both)) >= LEAST_PROCESSES]
-    drift = median(apart) if len(apart) >= LEAST_TIMES and comparable else 0.0
+    apart: dict[str, list[float]] = {}
+    for key, both in sides.items():
+        if min(map(len, both)) >= LEAST_PROCESSES:
+            apart.setdefault(_family(key), []).append(_apart(*both))
+    every = [x for some in apart.values() for x in some]
+    drift = median(every) if len(every) >= LEAST_TIMES and comparable else 0.0
+    drifts = {k: median(some) if len(some) >= LEAST_TIMES else drift for k, some in apart.items()}
     if drift > DRIFT:
         found.notes.append(
             f"VOID: half of all times differ by more than {drift:.1%}, allowed are {DRIFT:.0%}: the machine "
@@ -252,9 +265,8 @@ def _times(
     found.void = void or drift > DRIFT
     for key, (a, b) in pairs.items():
         both = sides[key]
-        result = compare(
-            *([], []) if void else both, floor=max(a.floor or 0, b.floor or 0, MANY * drift), bound=bound
-        )
+        floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
+        result = compare(*([], []) if void else both, floor=floor, bound=bound)
         if not void and (not comparable or drift > DRIFT):
             result = replace(result, verdict=Difference.UNCLEAR)
         found.times[key] = result
@@ -268,6 +280,11 @@ def _times(
         if word:
             text = f"{_name(key)}: {result}, {a.median:.4g} -> {b.median:.4g} {b.unit}"
             found.items.append(Item(word, text))
+
+
+def _family(key: Key) -> str:
+    """Which times a time is compared among."""
+    return next((name for name in FAMILIES if key[1].startswith(name)), "")
 
 
 def _apart(before: list[tuple[float]], after: list[tuple[float]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kvproof.bench.subject import Subject, open_subject
 from kvproof.bench.traces import synthetic
 from kvproof.records import Sample
 from kvproof.report.results import read
-from kvproof.stats import median, median_interval
+from kvproof.stats import median_interval
 from kvproof.subjects import find
 
 STEP = {"tokens": 300, "dtype": "fp32", "batch": 2, "heads": "4/2", "head_dim": 16}
@@ -319,7 +320,9 @@ def test_steps_over_processes_in_two_crews(monkeypatch: pytest.MonkeyPatch) -> N
         Subject(name, None, 16, rank_process="x", make_ranks=lambda *_: None) for name in ("one", "two")
     )
     samples: list[Sample] = []
-    measure_ranks([one, two], points("ranks_sync", 1, 2), synthetic(0, 1), samples.append, lambda _: None, 2)
+    measure_ranks(
+        [one, two], points("ranks_sync", 1, 2), synthetic(0, 1), samples.append, lambda _: None, 2, 2
+    )
     assert crews == ["one", "two", "one", "two", "one", "one"]
     by = {(s.implementation, s.parameters["ranks"], s.parameters["step"]): s for s in samples}
     assert len(by) == len(samples) == 12
@@ -340,13 +343,14 @@ def test_a_plan_knows_what_is_measured_in_processes() -> None:
     every = [POINT, *points("ranks_sync", 1), *points("ranks_step", 1), Point("fork", {"tokens": 1})]
 
     def plan(subjects: Sequence[Subject], kernels: Sequence[KernelSubject], some: Sequence[Point]) -> Plan:
-        return Plan(subjects, some, trace, (), True, 0, kernels, rounds=5, kernel_rounds=5)
+        return Plan(subjects, some, trace, (), False, 0, kernels, rounds=5, kernel_rounds=5)
 
     assert plan([], [kernel], every).several()
     assert plan([ranked], [], every).stepped == [p for p in every if p.cell in STEPPED]
     assert not plan([nobody], [], points("ranks_sync", 1)).several()
-    assert plan([ranked], [kernel], every).steps == 5 * 2 + 5 * 2 + 5
-    assert median([1, 2, 3]) == 2
+    whole = plan([ranked], [kernel], every)
+    assert whole.steps == 5 * 2 + 5 * 2 + 5
+    assert replace(whole, quick=True).steps == 5 * 2 + 1 + 5, "a quick run has one crew"
 
 
 class Manager:
