@@ -28,8 +28,9 @@ INEXACT = ("ranks_pressure",)
 WORDS = ("broken", "slower", "changed", "gone", "new", "unclear", "fixed", "faster")
 """What can be said of a difference, the worst first."""
 TIMES = ("ns", "us", "ms", "s")
-DRIFT = 0.05
-"""Where half of all times differ by more than this, the two moments differ, and no time is told."""
+DRIFT = 0.03
+"""Where half of all times differ by more than this, the two moments differ, and no time is told: the rest then
+differs by up to a quarter, by chance."""
 MANY = 4.5
 """So many times the median difference hold all but 3 in 1,000 differences of equal things: 3 deviations."""
 FAMILIES = ("attention", "ranks")
