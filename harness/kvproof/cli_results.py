@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ def compare(
     wanted = ("AFTER",) if baseline else ("BEFORE", "AFTER")
     if len(runs) != len(wanted):
         raise WrongInput(f"{len(runs)} runs are named; give {' '.join(wanted)}, or --baseline AFTER")
+    if not math.isfinite(bound):
+        raise WrongInput(f"--bound {bound}: allowed is a number above 1, such as 1.1")
     with document.saying("compare", as_json) as said:
         try:
             new = files(runs[-1])
@@ -82,12 +85,9 @@ def compare(
         failed = any(item.worse for item in found.items)
         slower = found.slower(bound)
         if found.times:
-            click.echo(
-                f"times: {found.counted()}; SAME is within {bound:g}x, or twice what equal ones are apart"
-            )
-        click.echo(
-            f"{found.verdicts} verdicts differ, {sum(item.worse for item in found.items)} for the worse"
-        )
+            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x, or twice the floor")
+        worse, gates = (sum(getattr(i, what) for i in found.items) for what in ("worse", "gates"))
+        click.echo(f"{found.verdicts} verdicts differ; {worse} for the worse in all")
         if gate:
             twice = slower & second.slower(bound) if second else set()
             failed |= bool(twice) or any(item.gates for item in found.items)
@@ -96,7 +96,8 @@ def compare(
                 click.echo(f"gate: {many}; --again FILE, a second run, settles it")
             void = found.void or (second is not None and second.void)
             ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
-            click.echo(f"gate: {ending}, {len(twice)} slower by more than {bound:g}x in two runs")
+            why = f"{worse} for the worse, {gates} changed or gone"
+            click.echo(f"gate: {ending}, {why}, {len(twice)} slower by more than {bound:g}x in two runs")
             sys.exit(1 if failed else 3 if void else 0)
         sys.exit(1 if failed else 0)
 
@@ -148,7 +149,10 @@ def report(
         if charts.missing() and any(file.samples for file in found) and not quiet:
             click.echo(f"no charts without {', '.join(charts.missing())}: pip install 'kvproof[report]'")
         if pages.missing():
-            click.echo(f"no site without {', '.join(pages.missing())}: pip install 'kvproof[report]'")
+            lacking = ", ".join(pages.missing())
+            click.echo(
+                f"no site without {lacking}: pip install 'kvproof[report]', or '/path/to/checkout[report]'"
+            )
             return
         try:
             first = pages.build(named or committed or _jsonl(results.parent), site)

@@ -45,12 +45,12 @@ class Comparison:
     p: float
     """Of Mann-Whitney's test on the process medians, exact, two-sided."""
     floor: float
-    """How far apart equal things were measured; a smaller change is never told."""
+    """How far apart equal things are, as measured or reckoned; a smaller change is never told."""
     verdict: Difference
 
     def __str__(self) -> str:
         text = f"{self.ratio:.3g}x ({self.low:.3g}-{self.high:.3g}"
-        return text + (f", equal ones {self.floor:.1%} apart)" if self.floor else ")")
+        return text + (f", floor {self.floor:.1%})" if self.floor else ")")
 
 
 def compare(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvproof.bench import child
 from kvproof.bench.kernels import KernelSubject
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
@@ -21,6 +19,8 @@ from kvproof.bench.merged import apart, merge, times
 from kvproof.records import Sample
 from kvproof.stats import median_interval
 
+LONGEST_S = 3600.0
+"""A process that takes longer hangs, and is ended."""
 CONTROL = "control"
 """The first kernel a second time."""
 UNIT = "us/step"
@@ -124,26 +124,20 @@ def _process(
         lanes.setdefault(_key(name, point), Lane(name, point))
     why = "unsupported: left out in one of its processes"
     if status:
-        why = f"INVALID: its process ended with status {status}: {said[-1] if said else 'no word'}"
+        why = f"INVALID: its process {status}: {said[-1] if said else 'no word'}"
     lacking = [lane for lane in lanes.values() if len(lane.samples) <= turn]
     for lane in lacking:
         lane.samples.append(empty(lane.name, lane.point, UNIT, why))
         lane.seconds.append([])
-    return said if status == 1 and not lacking else []
+    return said if status == child.FAILED and not lacking else []
 
 
-def _child(order: dict[str, Any], turn: int) -> tuple[list[dict[str, Any]], int, list[str]]:
+def _child(order: dict[str, Any], turn: int) -> tuple[list[dict[str, Any]], str, list[str]]:
     """What a process has found, its exit status, and its last words."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "samples"
-        done = subprocess.run(
-            [sys.executable, "-m", "kvproof.bench.attention_child"],
-            input=json.dumps(order | {"into": str(into)}),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env={**os.environ, "PYTHONHASHSEED": str(turn + 1)},
+        status, said = child.run(
+            "kvproof.bench.attention_child", order | {"into": str(into)}, turn, LONGEST_S
         )
         lines = into.read_text(encoding="utf-8").splitlines() if into.is_file() else []
     found = []
@@ -152,7 +146,7 @@ def _child(order: dict[str, Any], turn: int) -> tuple[list[dict[str, Any]], int,
             found.append(json.loads(line))
         except json.JSONDecodeError:  # its process ended within it
             break
-    return found, done.returncode, done.stderr.strip().splitlines()
+    return found, status, said
 
 
 def _found(lanes: dict[str, Lane], names: Sequence[str]) -> list[Sample]:

@@ -70,7 +70,7 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
     last: list[tuple[int, Any]] = []
 
     def rounds() -> Rounds:
-        touch(manager, usable, size)
+        touch(manager, usable, size, s.lookahead)
         if found:
             held.extend(leave_behind(manager, ((i, [*base, 1]) for i, base in enumerate(bases))))
         for seq, rng in enumerate(draws(), BASES):
@@ -293,7 +293,7 @@ def pool(s: Subject, blocks: int) -> Work:
             tables = [list(manager.table(seq)) for seq in range(held)]
             lengths = [one_each * size] * held + [tokens] * live
             total = owned(s, tables + kept.answer.tables, lengths)
-            if not (s.lookahead or s.lazy):
+            if s.exact:
                 expect("free blocks and those in tables", kept.answer.free + total, blocks)
 
     return Work("ns/request", live, rounds(), counted, recheck)

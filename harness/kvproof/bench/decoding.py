@@ -95,7 +95,7 @@ def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str
     kept = Kept[Tables]()
 
     def rounds() -> Rounds:
-        touch(manager, usable, size)
+        touch(manager, usable, size, s.lookahead)
         enter(manager, ((seq, fixed(start[seq], seq)) for seq in seqs))
         now, free = start, manager.free_blocks()
         for rng in draws():
@@ -106,7 +106,7 @@ def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str
                     "blocks of a table", len(manager.table(seq)), blocks_for(after[seq], size), s.lookahead
                 )
             left = manager.free_blocks()
-            if not (s.lookahead or s.lazy):
+            if s.exact:
                 taken = sum(
                     blocks_for(b, size) - blocks_for(a, size) for a, b in zip(now, after, strict=True)
                 )
@@ -119,7 +119,7 @@ def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str
     def recheck() -> None:
         if kept.answer:
             total = owned(s, kept.answer.tables, kept.answer.tokens)
-            if not (s.lookahead or s.lazy):
+            if s.exact:
                 expect("free blocks and those in tables", kept.answer.free + total, usable)
 
     return Work("ns/sequence", sequences * steps, rounds(), counted, recheck)

@@ -102,9 +102,9 @@ def _in_time(start: float, what: str) -> None:
         raise Unsupported(f"left out: {what} more than {LONGEST_SET_UP_S} s")
 
 
-def touch(manager: Any, blocks: int, size: int) -> None:
+def touch(manager: Any, blocks: int, size: int, lookahead: int = 0) -> None:
     """Use every block once and publish none, so that no timed round is the first to touch its memory."""
-    start, seqs = time.perf_counter(), range(blocks // FILL)
+    start, seqs = time.perf_counter(), range(blocks // (FILL + lookahead))
     for seq, tokens in alike(seqs, FILL * size):
         manager.commit(seq, manager.add(seq, tokens))
         _in_time(start, "using every block once takes")

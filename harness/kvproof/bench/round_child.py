@@ -30,6 +30,7 @@ def main() -> None:
 
         def write(sample: Sample, seconds: Sequence[float]) -> None:
             file.write(json.dumps({"sample": sample.model_dump(), "seconds": list(seconds)}) + "\n")
+            file.flush()  # what is done counts, whatever ends this process
 
         def emit(sample: Sample) -> None:
             write(sample, job.behind)

@@ -60,6 +60,9 @@ class Subject:
     overhead: int = field(init=False, default=0)
     lookahead: int = field(init=False, default=0)
     lazy: bool = field(init=False, default=False)
+    exact: bool = field(init=False, default=True)
+    """Whether what it takes can be reckoned to the block: not of one that takes ahead, or gives back behind a
+    window, when it likes."""
     evicts: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
@@ -73,6 +76,7 @@ class Subject:
         self.overhead = _overhead(probe)
         self.lookahead = int(getattr(probe, "lookahead", 0))
         self.lazy = bool(getattr(probe, "lazy", False))
+        self.exact = not (self.lookahead or self.lazy or "window" in self.capabilities)
         self.evicts = str(policy.get("evict", ""))
 
     def open(self, usable: int, caching: bool | None = None) -> Any:
@@ -101,7 +105,7 @@ class Subject:
             raise Unsupported("no prefix cache")
         if caching is False and "prefix" in self.capabilities:
             if self.make_uncached is None:
-                raise Unsupported("caching cannot be switched off")
+                raise Unsupported("caching cannot be switched off: no factory make_uncached")
             return self.make_uncached
         return self.make
 

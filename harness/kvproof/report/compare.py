@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,8 +30,8 @@ WORDS = ("broken", "slower", "changed", "gone", "new", "unclear", "fixed", "fast
 """What can be said of a difference, the worst first."""
 TIMES = ("ns", "us", "ms", "s")
 DRIFT = 0.03
-"""Where half of all times differ by more than this, the two moments differ, and no time is told: the rest then
-differs by up to a quarter, by chance."""
+"""Where half of all times differ by more than this, the two moments differ, and no time is told: others then
+differ by up to a quarter, by chance."""
 MANY = 4.5
 """So many times the median difference hold all but 3 in 1,000 differences of equal things: 3 deviations."""
 FAMILIES = ("attention", "ranks")
@@ -205,6 +206,9 @@ def _samples(files: Sequence[ResultFile], renamed: str | None) -> dict[Key, Samp
     for file in files:
         for s in file.samples:
             key = renamed or s.implementation, s.cell, json.dumps(s.parameters, sort_keys=True)
+            times = (s.median, *s.processes) if s.rounds and s.unit.split("/")[0] in TIMES else ()
+            if not all(0 < t < math.inf for t in times) or len(s.cals) not in (0, len(s.processes)):
+                raise ResultsError(f"{file.path}: {_name(key)}: allowed are times above 0, with one cal each")
             if found.setdefault(key, s) is not s:
                 raise ResultsError(f"{file.path}: {_name(key)} is there twice: name one run a side")
     return found
@@ -296,5 +300,6 @@ def _apart(before: list[tuple[float]], after: list[tuple[float]]) -> float:
 
 def _normal(s: Sample, calibrated: bool) -> list[tuple[float]]:
     """Time of each process; in turns of the calibration loop where both sides have that."""
-    times, cals = s.processes or (s.median,), s.cals or (s.cal,)
+    times = s.processes or (s.median,)
+    cals = s.cals or (s.cal,) * len(times)
     return [(t / c if calibrated and c else t,) for t, c in zip(times, cals, strict=True)]

@@ -36,9 +36,9 @@ CAUSES = tuple(
 )
 """Requirements of kernels, each before those that it makes fail when it is broken: most are judged by values,
 which are wrong wherever a wrong slot was read."""
-GROUND = ("POOL", "FREE", "SHARE", "TABLE")
+GROUND = ("PREFIX", "POOL", "FREE", "SHARE", "TABLE")
 """Areas whose findings count against what a case of another area is after, too: of histories of one length, a
-broken pool explains more than "bad input changes nothing" does."""
+wrong hit explains a block with two owners, and a broken pool "bad input changes nothing"."""
 BY_THE_WAY = "KVP-NUM-001"
 """A wrong value in a case that aims at something else counts against it too: then it comes last."""
 

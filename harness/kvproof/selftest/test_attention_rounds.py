@@ -53,12 +53,12 @@ def line(name: str, us: float, cal: float = 100.0, note: str = "", **counters: f
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch, told: Callable[[int, dict[str, Any]], tuple[Any, int, list[str]]]
+    monkeypatch: pytest.MonkeyPatch, told: Callable[[int, dict[str, Any]], tuple[Any, str, list[str]]]
 ) -> tuple[list[Sample], list[dict[str, Any]], list[str]]:
     """Samples of 3 processes that tell this, what they were ordered to do, and faults."""
     orders: list[dict[str, Any]] = []
 
-    def child(order: dict[str, Any], turn: int) -> tuple[Any, int, list[str]]:
+    def child(order: dict[str, Any], turn: int) -> tuple[Any, str, list[str]]:
         orders.append(order)
         return told(turn, order)
 
@@ -71,10 +71,10 @@ def measured(
 def test_the_median_is_that_of_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     us, control = (100.0, 120.0, 90.0), (103.0, 106.0, 90.0)
 
-    def told(turn: int, order: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    def told(turn: int, order: dict[str, Any]) -> tuple[Any, str, list[str]]:
         ours = line("ours", us[turn], 100.0 + turn, error=turn / 10, roofline=0.5, ratio=0.2 + turn / 10)
         theirs, again = line("theirs", 500), line(CONTROL, control[turn], 100.0 + turn)
-        return [line("SDPA", 400), ours, theirs, again], 0, []
+        return [line("SDPA", 400), ours, theirs, again], "", []
 
     samples, orders, faults = measured(monkeypatch, told)
     assert faults == []
@@ -102,11 +102,11 @@ def test_no_number_in_one_process_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     """And the others are not asked again; a control without a number leaves no floor."""
     wrong, slow = "INVALID: relative error 1", "unsupported: left out: slow"
 
-    def told(turn: int, order: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    def told(turn: int, order: dict[str, Any]) -> tuple[Any, str, list[str]]:
         notes = order["job"]["notes"]
         theirs = line("theirs", 1, note=wrong if turn == 1 else notes.get(f"theirs, {POINT}", ""))
         again = line(CONTROL, 1, note=slow if turn == 0 else notes[f"control, {POINT}"])
-        return [line("ours", 100), theirs, again], 0, []
+        return [line("ours", 100), theirs, again], "", []
 
     samples, orders, _ = measured(monkeypatch, told)
     assert [(s.rounds, s.note, s.floor) for s in samples] == [(9, "", None), (0, wrong, None)]
@@ -115,9 +115,9 @@ def test_no_number_in_one_process_is_none(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(turn: int, order: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    def told(turn: int, order: dict[str, Any]) -> tuple[Any, str, list[str]]:
         lines = [line("SDPA", 400), line("ours", 100), line("theirs", 500), line(CONTROL, 100)]
-        return (lines[:2], -11, ["it fell"]) if turn == 1 else (lines, 0, [])
+        return (lines[:2], "ended with status -11", ["it fell"]) if turn == 1 else (lines, "", [])
 
     samples, _, faults = measured(monkeypatch, told)
     assert faults == []
@@ -129,10 +129,10 @@ def test_a_time_is_held_against_the_fastest_memory_of_all_processes(monkeypatch:
     """A neighbour that slowed memory in one process makes no kernel too fast; one that is too fast is."""
     pytest.importorskip("torch", reason="kernels need torch")
 
-    def told(turn: int, order: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    def told(turn: int, order: dict[str, Any]) -> tuple[Any, str, list[str]]:
         memory = (10.0, 20.0, 10.0)[turn]
         ours, theirs = (line(n, 100, gbps=g, fastest_gbps=memory) for n, g in (("ours", 15), ("theirs", 26)))
-        return [ours, theirs, line(CONTROL, 100)], 0, []
+        return [ours, theirs, line(CONTROL, 100)], "", []
 
     (ours, theirs), _, _ = measured(monkeypatch, told)
     assert ours.rounds == 9
@@ -142,16 +142,18 @@ def test_a_time_is_held_against_the_fastest_memory_of_all_processes(monkeypatch:
 
 def test_faults_outside_the_kernels_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line("ours", 100), line("theirs", 500), line(CONTROL, 100)]
-    samples, _, faults = measured(monkeypatch, lambda turn, order: (lines, 1, ["not run"]))
+    samples, _, faults = measured(
+        monkeypatch, lambda turn, order: (lines, "ended with status 1", ["not run"])
+    )
     assert faults == ["not run"]
     assert [s.rounds for s in samples] == [9, 9]
 
 
 def test_a_run_that_is_broken_off_tells_its_whole_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def child(order: dict[str, Any], turn: int) -> tuple[Any, int, list[str]]:
+    def child(order: dict[str, Any], turn: int) -> tuple[Any, str, list[str]]:
         if turn == 1:
             raise KeyboardInterrupt
-        return [line("ours", 100), line("theirs", 500), line(CONTROL, 100)], 0, []
+        return [line("ours", 100), line("theirs", 500), line(CONTROL, 100)], "", []
 
     monkeypatch.setattr(attention_rounds, "_child", child)
     samples: list[Sample] = []

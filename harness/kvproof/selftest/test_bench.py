@@ -84,7 +84,7 @@ def test_cells_name_what_is_not_supported() -> None:
         return sample.note
 
     assert note(full(), "fork") == "unsupported: no capability fork"
-    assert note(subject(), "free") == "unsupported: caching cannot be switched off"
+    assert note(subject(), "free") == "unsupported: caching cannot be switched off: no factory make_uncached"
     assert note(subject(standin.Uncached), "admit_prefix") == "unsupported: no prefix cache"
 
 
@@ -225,7 +225,7 @@ def test_memory_names_what_it_cannot_measure() -> None:
         measure_memory([s], Point("memory", {"blocks": 100, "caching": caching}), samples.append)
         return samples[0].note
 
-    assert note(subject(), False) == "unsupported: caching cannot be switched off"
+    assert note(subject(), False) == "unsupported: caching cannot be switched off: no factory make_uncached"
     assert note(subject(standin.Uncached), True) == "unsupported: no prefix cache"
     assert note(full(), True) == "unsupported: cannot be opened in another process"
     assert note(subject(spec="nowhere:make"), True).startswith("INVALID: child process: ")

@@ -105,7 +105,7 @@ def test_a_planted_slowdown_is_named_and_nothing_else(before: Path, tmp_path: Pa
     assert len(told) == 1
     assert told[0].startswith(f"slower  mine {cell}(n=64): 1.")
     assert "ns/x" in told[0]
-    assert re.search(r"equal ones [12]\.\d% apart", told[0])
+    assert re.search(r"floor [12]\.\d%", told[0])
     assert compare(after, before)[1].count("faster ") == 1
 
 
@@ -118,7 +118,7 @@ def test_a_gate_wants_a_slowdown_twice(before: Path, tmp_path: Path) -> None:
     assert compare("--gate", "--again", fine, before, after)[0] == 0, "another cell was slow"
     status, said = compare("--gate", "--again", slow_too, before, after)
     assert status == 1
-    assert "gate: FAILED, 1 slower by more than 1.1x in two runs" in said
+    assert "gate: FAILED, 0 for the worse, 0 changed or gone, 1 slower by more than 1.1x in two runs" in said
     assert compare("--gate", "--again", slow_too, "--bound", "1.5", before, after)[0] == 0
 
 
@@ -140,7 +140,7 @@ def test_exact_counters_gate(before: Path, tmp_path: Path) -> None:
         ({"processes": 4}, "7 UNCLEAR"),
         ({"cpu": "another"}, "two machines"),
         ({"void": "it drifted"}, "VOID after.jsonl: it drifted"),
-        ({"floor": 0.4}, "equal ones 40.0% apart"),
+        ({"floor": 0.4}, "floor 40.0%"),
     ],
 )
 def test_a_slowdown_that_is_not_certain(before: Path, tmp_path: Path, more: Any, told: str) -> None:
@@ -148,6 +148,18 @@ def test_a_slowdown_that_is_not_certain(before: Path, tmp_path: Path, more: Any,
     assert told in said
     assert "slower  " not in said
     assert ("unclear mine fork" in said) == ("void" not in more)
+
+
+def test_times_that_cannot_be_are_named(before: Path, tmp_path: Path) -> None:
+    good = before.read_text(encoding="utf-8")
+    wrong = tmp_path / "wrong.jsonl"
+    for old, new in ((r'"median":', '"median":-'), (r'"cals":\[(\d)', r'"cals":[1.0,\1')):
+        wrong.write_text(re.sub(old, new, good), encoding="utf-8")
+        status, said = compare(before, wrong)
+        assert status == 2
+        assert "allowed are times above 0, with one cal each" in " ".join(said.split())
+    assert compare("--bound", "nan", before, before)[0] == 2
+    assert compare("--bound", "inf", before, before)[0] == 2
 
 
 def test_folders_hold_both_kinds(before: Path, tmp_path: Path) -> None:

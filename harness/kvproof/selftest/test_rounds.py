@@ -180,3 +180,18 @@ def test_rounds_of_nothing_are_wrong_usage(tmp_path: Path) -> None:
     )
     assert done.exit_code == 2
     assert "none of these cells is measured in several processes" in done.output
+
+
+def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who is left in the background keeps nothing waiting."""
+    hanging = tmp_path / "hanging.py"
+    hanging.write_text(
+        "import subprocess, time\nfrom kvproof.selftest.bench_standin import Uncached\n"
+        "class Hanging(Uncached):\n    def free(self, seq):\n        time.sleep(600)\n"
+        "def make(num_blocks, block_size):\n"
+        "    subprocess.Popen(['sleep', '600'])\n    return Hanging(num_blocks, block_size)\n"
+    )
+    monkeypatch.setattr(rounds, "LONGEST_S", 4.0)
+    subject, samples = open_subject(find(f"{hanging}:make"), 16), list[Sample]()
+    rounds.measure([subject], POINTS[2:3], rounds.Shape(1, 0.01), samples.append, lambda _: None)
+    assert samples[0].note.startswith("INVALID: its process hung: it was ended after 8 s")

@@ -374,7 +374,7 @@ class Skips(Wrapped):
 def test_a_step_is_timed_and_checked(name: str) -> None:
     sample = step(open_subject(find(name), 16))
     assert sample.note == ""
-    assert (sample.unit, sample.rounds >= 5) == ("ns/sequence", True)
+    assert (sample.unit, sample.rounds >= 3) == ("ns/sequence", True)
 
 
 def test_a_wrong_step_has_no_number() -> None:

@@ -10,6 +10,8 @@ from kvproof.records import Sample
 from kvproof.report.compare import Key, differences
 from kvproof.report.results import ResultFile, ResultsError
 
+TIMES = ("slower", "faster", "unclear")
+"""Words that the verdict of a time tells already."""
 MOST_POINTS = 6000
 """Points of all pairs together: the page stays small, and is made in seconds."""
 
@@ -38,7 +40,8 @@ def compared(files: Sequence[ResultFile]) -> dict[str, dict[str, Any]]:
             numbers = [float(f"{x:.4g}") for x in (before.median, after.median, c.ratio, c.low, c.high)]
             rows.append([_name(key), before.unit, *numbers, c.verdict])
         floor = max((c.floor for c in what.times.values()), default=0.0)
-        found[f"{i}/{j}"] = {"notes": what.notes, "floor": round(floor, 4), "times": rows}
+        told = [[item.word, item.text] for item in what.items if item.word not in TIMES]
+        found[f"{i}/{j}"] = {"notes": what.notes, "floor": round(floor, 4), "times": rows, "told": told}
     return found
 
 

@@ -228,6 +228,8 @@ if (compare) {
       }
       const both = times[`${a.value}/${b.value}`], turned = times[`${b.value}/${a.value}`];
       const told = (both || turned || { times: [] }).times.map((t) => (both ? t : mirrored(t)));
+      const others = (both || turned || { told: [] }).told, way = both ? "" : ", the other way round";
+      for (const [word, text] of others) rows.push(rowOf(text, "", "", word + way, both && ["broken", "changed", "gone"].includes(word) ? "fail" : ""));
       told.sort((p, q) => order.indexOf(p[7]) - order.indexOf(q[7]));
       for (const [what, unit, from, to, ratio, low, high, verdict] of told) {
         const interval = Number.isNaN(ratio) ? "" : `x ${ratio.toFixed(3)} (${low.toFixed(3)}–${high.toFixed(3)}) `;
@@ -236,7 +238,8 @@ if (compare) {
       document.getElementById("changes").replaceChildren(...rows);
       const counts = order.map((v) => [told.filter((t) => t[7] === v).length, v]).filter(([n]) => n);
       const floor = (both || turned || {}).floor;
-      const said = told.length ? `${counts.map(([n, v]) => `${n} ${v}`).join(", ")}${floor ? `; equal things were measured up to ${(floor * 100).toFixed(1)} % apart` : ""}.`
+      const more = others.length ? `${others.length} broken, changed, gone or new; ` : "";
+      const said = told.length || more ? `${more}${counts.map(([n, v]) => `${n} ${v}`).join(", ")}${floor ? `; a change below ${(floor * 100).toFixed(1)} % is not told of every cell` : ""}.`
         : x === y ? "Choose two runs." : x.what === "bench" ? "Not compared on this page; kvproof compare BEFORE AFTER does it." : rows.length ? `${rows.length} differences.` : "No difference.";
       document.getElementById("said").textContent = x.what !== y.what ? "A conformance run and a benchmark have nothing in common; choose two of a kind."
         : [said, ...(both || turned || { notes: [] }).notes].join(" ");
