@@ -74,7 +74,7 @@ def test_compare_names_what_broke_and_what_was_fixed(failing: Path, tmp_path: Pa
     fixed = run("compare", str(bad), str(good))
     assert fixed.exit_code == 0
     assert "fixed   KVP-TABLE-001: FAIL -> PASS" in fixed.output
-    assert run("compare", str(good), str(good)).output == "0 verdicts differ, 0 for the worse\n"
+    assert run("compare", str(good), str(good)).output == "0 verdicts differ; 0 for the worse in all\n"
 
 
 def test_report_shows_the_newest_run(failing: Path) -> None:
