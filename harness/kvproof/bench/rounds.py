@@ -11,7 +11,7 @@ from pathlib import Path
 from kvproof.bench import calm, child
 from kvproof.bench.matrix import STEPPED, Point
 from kvproof.bench.measure import empty
-from kvproof.bench.merged import merge, unequal
+from kvproof.bench.merged import apart, merge, unequal
 from kvproof.bench.subject import Subject
 from kvproof.comparing import compare
 from kvproof.records import Sample
@@ -180,10 +180,7 @@ def _point(lanes: Sequence[Lane], n: int, point: Point, least: int) -> list[Samp
     disturbed = [lane.choose(n, least) for lane in lanes]
     merged = [merge(lane.subject.name, point, UNIT[point.cell in STEPPED], lane.samples[n]) for lane in lanes]
     *own, control = [_times(lane, n) if s.rounds else [] for lane, s in zip(lanes, merged, strict=True)]
-    floor = None
-    if own[0] and control:
-        apart = compare(own[0], control).ratio
-        floor = max(apart, 1 / apart) - 1
+    floor = apart(own[0], control)
     found = []
     for sample, times, out in zip(merged[:-1], own, disturbed[:-1], strict=True):
         more = dict(sample.counters) | ({"disturbed": float(out)} if sample.rounds else {})
