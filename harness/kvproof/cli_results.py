@@ -267,7 +267,7 @@ def merge(files: tuple[Path, ...], into: Path, quiet: bool, as_json: bool) -> No
         except OSError as error:
             raise _unwritable(error, into) from error
         said.report, said.files = into, paths
-        tell(paths, quiet)
+        _tell(paths, quiet)
         sys.exit(status)
 
 
@@ -300,7 +300,27 @@ def slim(file: Path, to: Path) -> None:
     click.echo(f"{to}: {to.stat().st_size:,} bytes of {file.stat().st_size:,}")
 
 
-def tell(paths: list[Path], quiet: bool) -> None:
+def on_cluster(
+    address: str, parts: int, shard: tuple[int, int] | None, results: Path, quiet: bool, what: str
+) -> int:
+    """Run this command's parts on a Ray cluster and merge them; the exit status of the whole run."""
+    from kvproof.report.results import ResultsError
+    from kvproof.shards import merge
+    from kvproof.spread import spread, without
+
+    if shard:
+        raise click.UsageError("--shard and --ray: a run on a cluster has parts of its own")
+    folder = options.run_folder(results, what)
+    arguments = without(sys.argv[1:], "--ray", "--parts", "--results")
+    try:
+        paths, status = merge(spread(address, parts, arguments, folder / "parts", quiet), folder)
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
+    _tell(paths, quiet)
+    return status
+
+
+def _tell(paths: list[Path], quiet: bool) -> None:
     """What the whole of a run that was done in parts says, and where it is."""
     if not quiet:
         _show(_read(paths))

@@ -30,6 +30,7 @@ from kvproof.environment import describe
 from kvproof.records import Footer, Header, Sample
 from kvproof.report import attention
 from kvproof.report.results import ResultWriter
+from kvproof.runs import new_folder
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
@@ -234,7 +235,7 @@ def measure(
 ) -> int:
     """Measure opened subjects; arguments and answer as in `run`."""
     started, now = time.monotonic(), datetime.now(UTC)
-    folder = _fresh(out, f"{now:%Y%m%dT%H%M%SZ}-bench")
+    folder = new_folder(out, "bench", now)
     opened: list[Subject | KernelSubject] = [*plan.subjects, *plan.kernels]
     header = Header(
         what="bench",
@@ -302,18 +303,6 @@ def measure(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
     return status
-
-
-def _fresh(out: Path, name: str) -> Path:
-    """A new folder; a second run in the same second gets a number."""
-    for number in range(1, 1000):
-        folder = out / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise FileExistsError(f"{out / name}: 1000 runs of this second are there")
 
 
 @contextlib.contextmanager
