@@ -23,7 +23,7 @@ import numpy as np
 
 from kvproof.bench.counted import Around
 from kvproof.bench.decoding import batch, decode_step
-from kvproof.bench.kept import Kept, owned
+from kvproof.bench.kept import Kept, owned, published, slack
 from kvproof.bench.prompts import (
     FILL,
     alike,
@@ -62,9 +62,10 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
     usable = (blocks + 2) * (2 if cached is None else MAX_ROUNDS + 4 + BASES)
     manager = s.open(usable, caching=cached is not None)
     found = min(keep, (tokens - 1) // size * size)
-    slack = _slack(s)
+    partly = slack(s)
     one = draw(found, unknown())
-    bases = [fixed(found, 7), one, *(twin(one, secrets.randbelow(found)) for _ in range(BASES - 2) if found)]
+    places = [secrets.randbelow(found) for _ in range(BASES - 2) if found]
+    bases = [fixed(found, 7), one, *(twin(one, at) for at in places)]
     counted: dict[str, float] = {}
     kept = Kept[list[int]]()
     held: list[list[int]] = []
@@ -75,6 +76,9 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
         touch(manager, usable, size, s.lookahead)
         if found:
             held.extend(leave_behind(manager, ((i, [*base, 1]) for i, base in enumerate(bases))))
+            for table, at in zip(held[2:], places, strict=True):
+                same = set(table[:shared]).intersection(held[1][:shared])
+                expect(f"blocks shared with who differs in token {at}", len(same), min(at // size, shared))
         base, tail = 0, None
         for seq, rng in enumerate(draws(), BASES):
             tail = another(tail, tokens - found, rng, size)
@@ -90,7 +94,7 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
             around = None if counted else Around(manager)
             n, answer = yield admit
             table = list(answer)
-            expect("cached tokens", n, found, slack)
+            expect("cached tokens", n, found, partly)
             expect("blocks of the table", len(table), blocks, s.lookahead)
             if shared and table[:shared] != held[base][:shared]:
                 raise Wrong("what it found in the cache is not in the blocks that were written with it")
@@ -108,33 +112,9 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
             owned(s, [kept.answer, list(cold)], [tokens, len(cold) * size])
         if last and cached is not None:
             seq, prompt = last[0]
-            _published(s, manager, seq + 1, prompt)
+            published(s, manager, seq + 1, prompt)
 
     return Work("ns/block", blocks, rounds(), counted, recheck)
-
-
-def _published(s: Subject, manager: Any, seq: int, prompt: Any) -> None:
-    """A prompt that came and went is found by sequence `seq`, all but its last token.
-
-    A subject that does not know which prompt that will be has to publish them all. By `seq + 1`, which
-    differs from it in one token that nobody can foresee, it is found up to there, and no further.
-    """
-    size, whole, at = s.block_size, manager.free_blocks(), secrets.randbelow(len(prompt))
-    asked = [("that came before", prompt, len(prompt) - 1)]
-    if "window" not in s.capabilities:  # such a cache may find less, and another part
-        asked.append((f"that differs from it in token {at}", twin(prompt, at), min(at, len(prompt) - 1)))
-    for what, tokens, found in asked:
-        n = manager.add(seq, tokens)
-        manager.commit(seq, len(tokens))
-        manager.free(seq)
-        seq += 1
-        expect(f"cached tokens of a prompt {what}", n, found // size * size, _slack(s))
-    expect("free blocks after it has come again", manager.free_blocks(), whole)
-
-
-def _slack(s: Subject) -> int:
-    """By how many tokens a hit may end behind the last whole block."""
-    return s.block_size if "partial" in s.capabilities else 0
 
 
 def admit_cold(s: Subject, tokens: int, form: str) -> Work:
@@ -372,7 +352,7 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
                 return found, manager.free_blocks()
 
             found, free = yield churn
-            expect("cached tokens", sum(found), 0, sequences * _slack(s))
+            expect("cached tokens", sum(found), 0, sequences * slack(s))
             expect("free blocks", free, whole)
             last[:] = arriving
 
@@ -380,11 +360,11 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
         if not last:
             return
         seq, prompt = last[-1]
-        _published(s, manager, seq + 1, prompt)
+        published(s, manager, seq + 1, prompt)
         more = [(seq + 3 + i, draw(tokens, unknown())) for i in range(1 + secrets.randbelow(8))]
         leave_behind(manager, more)
         seq, prompt = more[-1]
-        _published(s, manager, seq + 1, prompt)
+        published(s, manager, seq + 1, prompt)
 
     return Work("ns/block", sequences * prompt_blocks, rounds(), counted, recheck)
 

@@ -49,10 +49,10 @@ def fixed(n: int, seed: int) -> list[int]:
     return draw(n, np.random.default_rng(seed))
 
 
-def twin(prompt: Any, at: int) -> Any:
-    """The same prompt, a list or an array, with another token at one place."""
+def twin(prompt: Any, at: int, times: int = 1) -> Any:
+    """The same prompt, a list or an array, with another token at one place, so many times `NEW` larger."""
     other = prompt.copy()
-    other[at] += NEW
+    other[at] += NEW * times
     return other
 
 
