@@ -96,12 +96,13 @@ def needs_arrays(s: Subject, form: str) -> None:
 
 
 def enter(manager: Any, sequences: Iterable[tuple[int, list[int]]]) -> None:
-    """Add and commit these sequences before a cell is timed."""
+    """Add and commit these sequences before a call is timed; what is put off until somebody looks is done."""
     start = time.perf_counter()
     for seq, tokens in sequences:
         manager.add(seq, tokens)
         manager.commit(seq, len(tokens))
         _in_time(start, "the sequences it starts with take")
+    manager.free_blocks()
 
 
 def leave_behind(manager: Any, sequences: Iterable[tuple[int, list[int]]]) -> list[list[int]]:
