@@ -33,6 +33,8 @@ class Plan:
     shard: tuple[int, int] | None = None
     rounds: int = 1
     """Processes of each implementation for the timed cells; 1: all of them in this one."""
+    short: bool = False
+    """Where this process is one of several that others put together."""
     kernel_rounds: int = 1
     """The same for kernels, of which a process has all."""
 
