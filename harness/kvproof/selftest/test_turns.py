@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kvproof import environment
-from kvproof.bench import turns
 from kvproof.bench.turns import TurnError, take
 from kvproof.records import Footer, Header, Sample
 from kvproof.report.compare import differences
@@ -67,7 +66,7 @@ def sample(cell: str, time: float, cal: float) -> Sample:
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     found = Program(tmp_path / "old")
-    monkeypatch.setattr(turns.subprocess, "run", found)
+    monkeypatch.setattr(subprocess, "run", found)
     return found
 
 
@@ -79,11 +78,12 @@ def test_a_slowdown_is_found_and_nothing_else(program: Program, tmp_path: Path) 
     program.slower = 1.05
     paths = measured(program, tmp_path)
     assert [p.parent.name for p in paths] == ["before", "after"]
-    found = differences(*([read(p)] for p in paths))
+    before, after = ([read(p)] for p in paths)
+    found = differences(before, after)
     assert [item.word for item in found.items] == ["slower"]
     assert "plain free(tokens=64): 1.05x" in found.items[0].text
     assert found.counted() == "1 SAME, 1 SLOWER"
-    assert differences(*([read(p)] for p in reversed(paths))).counted() == "1 FASTER, 1 SAME"
+    assert differences(after, before).counted() == "1 FASTER, 1 SAME"
 
 
 def test_both_are_run_in_changing_order_and_empty_parts_once(program: Program, tmp_path: Path) -> None:
@@ -140,6 +140,7 @@ def test_one_real_turn_runs_the_code_of_the_other_checkout(tmp_path: Path) -> No
     document = json.loads(done.stdout)
     before, after = (read(Path(told["path"])).samples for told in document["files"])
     assert {s.cell for s in before} == {"free"}
-    assert any(s.rounds for s in after) and not any(s.rounds for s in before)
+    assert any(s.rounds for s in after)
+    assert not any(s.rounds for s in before)
     assert {d["word"] for d in document["differences"]} == {"fixed"}
     assert "KeyError: 'no such sequence' -> a number" in document["differences"][0]["what"]
