@@ -207,7 +207,7 @@ def conformance(
     help="Measure in turns with the code in DIR, an earlier checkout of yours or of kvproof, and compare: "
     "both meet the same moments of the machine.",
 )
-@click.option("--turn", is_flag=True, hidden=True)
+@click.option("--turn", type=int, hidden=True)
 @options.shard
 @options.ray
 @options.parts
@@ -229,7 +229,7 @@ def bench(
     processes: int | None,
     noisy: bool,
     against: Path | None,
-    turn: bool,
+    turn: int | None,
     shard: tuple[int, int] | None,
     ray: str | None,
     parts: int,

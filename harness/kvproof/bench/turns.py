@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kvproof.bench import calm, tables
+from kvproof.bench.attention_rounds import FASTEST, too_fast
 from kvproof.bench.matrix import Point
+from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
 from kvproof.bench.rounds import MORE
 from kvproof.records import Footer, Sample
@@ -51,8 +54,8 @@ class Side:
     files: list[ResultFile] = field(default_factory=list)
     samples: dict[Key, dict[int, Sample]] = field(default_factory=dict)
 
-    def measure(self, arguments: Sequence[str], turn: int, pair: int) -> bool:
-        """Run `kvproof bench` with these arguments once; whether it had anything to measure.
+    def measure(self, arguments: Sequence[str], turn: int, pair: int) -> None:
+        """Run `kvproof bench` with these arguments once; that there is nothing to measure is no error.
 
         Hashes of strings are seeded by the number of the turn, so both versions meet the same ones.
 
@@ -66,13 +69,13 @@ class Side:
             env["PYTHONPATH"] = os.pathsep.join(paths)
         with tempfile.TemporaryDirectory(prefix="kvproof-") as folder:
             command = [sys.executable, "-m", "kvproof.cli", "bench", *arguments]
-            command += ["--turn", "--quiet", "--results", folder]
+            command += ["--turn", str(turn), "--quiet", "--results", folder]
             done = subprocess.run(
                 command, cwd=self.checkout, env=env, capture_output=True, text=True, check=False
             )
             found = list(Path(folder).rglob("bench.jsonl"))
             if not found and done.returncode == 3:
-                return False
+                return
             try:
                 file = read(found[0])
             except (IndexError, ResultsError):
@@ -82,7 +85,6 @@ class Side:
         for s in file.samples:
             key = s.implementation, s.cell, json.dumps(s.parameters, sort_keys=True)
             self.samples.setdefault(key, {})[pair] = s
-        return True
 
     def write(self, folder: Path, samples: Sequence[Sample], pairs: str) -> Path:
         """Write the result file and the report of the whole."""
@@ -139,39 +141,40 @@ def take(
         TurnError: see there.
     """
     sides = Side(SIDES[0], before.resolve()), Side(SIDES[1])
-    asked, number = _options(cells), 0
-    empty: set[int] = set()
-    for turn in range(turns):
-        for part in range(1, parts(cells) + 1):
-            tell(f"turn {turn + 1} of {turns}")
-            if part in empty:
-                continue
-            number += 1
-            shard = [*arguments, *asked, "--shard", f"{part}/{parts(cells)}"]
-            measured = [side.measure(shard, turn, number) for side in _order(sides, number)]
-            if not any(measured):
-                empty.add(part)
+    numbers = itertools.count()
+
+    def pair(turn: int, options: Sequence[str]) -> None:
+        number = next(numbers)
+        for side in sides[::-1] if turn % 2 else sides:
+            side.measure([*arguments, *options], turn, number)
+
+    some: list[list[str]] = []
+    for part in range(1, parts(cells) + 1):  # the first turn has what is counted and not timed as well
+        tell(f"turn 1 of {turns}")
+        pair(0, [*_options(cells), "--shard", f"{part}/{parts(cells)}"])
+        some.append(sorted(_timed(sides) - {cell for known in some for cell in known}))
     if not all(side.files for side in sides):
         raise TurnError("nothing was measured: no implementation can run here, or no cell is for it")
+    for turn in range(1, turns):
+        for timed in some:
+            tell(f"turn {turn + 1} of {turns}")
+            if timed:
+                pair(turn, _options(timed))
     for turn in range(turns, turns + MORE * (turns > 1)):
         speed = _quiet(sides)
         if again := sorted({k[1] for k in _both(sides) if _wanting(_pairs(sides, k), turns, speed)}):
             tell(f"turn {turn + 1}, {len(again)} cells again")
-            number += 1
-            for side in _order(sides, number):
-                side.measure([*arguments, *_options(again)], turn, number)
+            pair(turn, _options(again))
     for key in _both(sides):
         _choose(sides, key, turns, _quiet(sides))
-    pairs = sides[0].files[0].header.started
-    return [
-        side.write(folder, [_whole(key, found) for key, found in side.samples.items()], pairs)
-        for side in sides
-    ]
+    both = sides[0].files[0].header.started
+    return [side.write(folder, _whole(side), both) for side in sides]
 
 
-def _order(sides: Sequence[Side], pair: int) -> Sequence[Side]:
-    """Who of a pair is first."""
-    return sides if pair % 2 else sides[::-1]
+def _timed(sides: Sequence[Side]) -> set[str]:
+    """Cells with a time, so far."""
+    every = [s for side in sides for samples in side.samples.values() for s in samples.values()]
+    return {s.cell for s in every if s.cal}
 
 
 def _options(cells: Sequence[str]) -> list[str]:
@@ -216,6 +219,16 @@ def _choose(sides: Sequence[Side], key: Key, least: int, speed: float) -> None:
             side.samples[key] = {n: side.samples[key][n] for n in kept}
 
 
-def _whole(key: Key, found: dict[int, Sample]) -> Sample:
-    parts = list(found.values())
-    return merge(key[0], Point(key[1], json.loads(key[2])), parts[0].unit, parts)
+def _whole(side: Side) -> list[Sample]:
+    """What the processes of a version came to at each point."""
+    every = [s for samples in side.samples.values() for s in samples.values()]
+    fastest = max((s.counters.get(FASTEST, 0.0) for s in every), default=0.0)
+    found = []
+    for key, samples in side.samples.items():
+        parts, point = list(samples.values()), Point(key[1], json.loads(key[2]))
+        whole = merge(key[0], point, parts[0].unit, parts)
+        if whole.rounds and FASTEST in whole.counters and (said := too_fast(parts, fastest)):
+            whole = empty(key[0], point, whole.unit, said)
+        counters = {name: value for name, value in whole.counters.items() if name != FASTEST}
+        found.append(whole.model_copy(update={"counters": counters}))
+    return found
