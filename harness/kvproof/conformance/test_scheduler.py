@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kvproof.conformance.citing import directed, profile, requirement
+from kvproof.conformance.drawn import drawn
 from kvproof.conformance.plugin import require
 from kvproof.conformance.session import Session
 from kvproof.histories.arrivals import arrivals
@@ -54,20 +55,35 @@ def test_same_outputs(relation: str, session: Session) -> None:
     first, second = ({r: t for run in side for r, t in outputs(run.observations).items()} for side in sides)
     wrong = {r: (first.get(r), second.get(r)) for r in compared(one) if first.get(r) != second.get(r)}
     missing = compared(one) - set(first)
+    if not (wrong or missing):
+        require([session.record(name, "KVP-META-001", Verdict.PASS)])
+        return
+    rid = min(set(wrong) | missing)  # of the second way the run that has the first request that differs
+    shown, run = next((c, r) for c, r in zip(other, sides[1], strict=True) if rid in compared((c,)))
+    ends = [step for step, seen in enumerate(run.observations) if rid in outputs((seen,))]
     require(
         [
             session.record(
                 name,
                 "KVP-META-001",
-                Verdict.FAIL if wrong or missing else Verdict.PASS,
+                Verdict.FAIL,
+                reason="; ".join(r.detail for side in sides for r in side if r.end != "complete"),
                 expected=f"{what}: the same outputs",
-                got=f"{wrong or missing or 'the same'}",
-                history=other[-1].history,
-                num_blocks=other[-1].num_blocks,
-                block_size=other[-1].block_size,
+                got=_differ(wrong) if wrong else f"no output of requests {sorted(missing)}",
+                history=shown.history,
+                num_blocks=shown.num_blocks,
+                block_size=shown.block_size,
+                step=ends[0] if ends else max(run.step, len(run.observations) - 1, 0),
+                observed=drawn(shown, run.observations),
             )
         ]
     )
+
+
+def _differ(wrong: dict[int, tuple[list[int] | None, list[int] | None]]) -> str:
+    """The outputs of each request in the two ways."""
+    none = "no output"
+    return "; ".join(f"request {rid}: {a or none} and {b or none}" for rid, (a, b) in wrong.items())
 
 
 @profile("scheduler")
