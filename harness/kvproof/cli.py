@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__, authoring, cli_results, document, options, progress
+from kvproof import __version__, authoring, cli_results, cli_runs, document, options, progress
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.options import WrongInput
@@ -101,7 +101,7 @@ def conformance(
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
-        sys.exit(cli_results.on_cluster(ray, parts, shard, results, quiet, "conformance"))
+        sys.exit(cli_runs.on_cluster(ray, parts, shard, results, quiet, "conformance"))
     with document.saying("conformance", as_json) as said:
         options.use(checkout)
         console = Console(emoji=False)
@@ -200,6 +200,14 @@ def conformance(
     "1 for all kernels; 1: all in one process.",
 )
 @click.option("--noisy", is_flag=True, help="9 rounds, for a busy machine.")
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Measure in turns with the code in DIR, an earlier checkout of yours or of kvproof, and compare: "
+    "both meet the same moments of the machine.",
+)
+@click.option("--turn", type=int, hidden=True)
 @options.shard
 @options.ray
 @options.parts
@@ -220,6 +228,8 @@ def bench(
     patience: float,
     processes: int | None,
     noisy: bool,
+    against: Path | None,
+    turn: int | None,
     shard: tuple[int, int] | None,
     ray: str | None,
     parts: int,
@@ -234,7 +244,9 @@ def bench(
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
-        sys.exit(cli_results.on_cluster(ray, parts, shard, results, quiet, "bench"))
+        sys.exit(cli_runs.on_cluster(ray, parts, shard, results, quiet, "bench"))
+    if against and (shard or noisy):
+        raise click.UsageError("--against has parts and turns of its own: leave out --shard and --noisy")
     with document.saying("bench", as_json) as said:
 
         def wrote(file: Path) -> None:
@@ -242,6 +254,8 @@ def bench(
 
         options.use(checkout)
         try:
+            if against:
+                sys.exit(cli_runs.in_turns(against, cells, trace, processes, results, quiet, said))
             status = run(
                 impls=list(impls),
                 trace=trace,
@@ -257,6 +271,7 @@ def bench(
                 patience=patience,
                 shard=shard,
                 processes=max(processes or 0, 9) if noisy else processes,
+                turn=turn,
                 wrote=wrote,
             )
         except SubjectError as error:

@@ -15,6 +15,7 @@ from kvproof.comparing import BOUND
 from kvproof.options import WrongInput
 
 if TYPE_CHECKING:
+    from kvproof.report.compare import Compared
     from kvproof.report.results import ResultFile
 
 COMMITTED = ("baselines", "thirdparty")
@@ -80,14 +81,8 @@ def compare(
         except ResultsError as error:
             raise WrongInput(str(error)) from error
         said.compared = found
-        for line in (*found.notes, *found.lines()):
-            click.echo(line)
-        failed = any(item.worse for item in found.items)
+        failed = tell_changes(found, bound)
         slower = found.slower(bound)
-        if found.times:
-            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x, or twice the floor")
-        worse, gates = (sum(getattr(i, what) for i in found.items) for what in ("worse", "gates"))
-        click.echo(f"{found.verdicts} verdicts differ; {worse} for the worse in all")
         if gate:
             twice = slower & second.slower(bound) if second else set()
             failed |= bool(twice) or any(item.gates for item in found.items)
@@ -96,10 +91,22 @@ def compare(
                 click.echo(f"gate: {many}; --again FILE, a second run, settles it")
             void = found.void or (second is not None and second.void)
             ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
+            worse, gates = (sum(getattr(i, what) for i in found.items) for what in ("worse", "gates"))
             why = f"{worse} for the worse, {gates} changed or gone"
             click.echo(f"gate: {ending}, {why}, {len(twice)} slower by more than {bound:g}x in two runs")
             sys.exit(1 if failed else 3 if void else 0)
         sys.exit(1 if failed else 0)
+
+
+def tell_changes(found: Compared, bound: float = BOUND) -> bool:
+    """Show what differs; whether a verdict is for the worse."""
+    for line in (*found.notes, *found.lines()):
+        click.echo(line)
+    worse = sum(item.worse for item in found.items)
+    if found.times:
+        click.echo(f"times: {found.counted()}; SAME is within {bound:g}x, or twice the floor")
+    click.echo(f"{found.verdicts} verdicts differ; {worse} for the worse in all")
+    return worse > 0
 
 
 @click.command()
@@ -267,7 +274,7 @@ def merge(files: tuple[Path, ...], into: Path, quiet: bool, as_json: bool) -> No
         except OSError as error:
             raise _unwritable(error, into) from error
         said.report, said.files = into, paths
-        _tell(paths, quiet)
+        tell(paths, quiet)
         sys.exit(status)
 
 
@@ -300,27 +307,7 @@ def slim(file: Path, to: Path) -> None:
     click.echo(f"{to}: {to.stat().st_size:,} bytes of {file.stat().st_size:,}")
 
 
-def on_cluster(
-    address: str, parts: int, shard: tuple[int, int] | None, results: Path, quiet: bool, what: str
-) -> int:
-    """Run this command's parts on a Ray cluster and merge them; the exit status of the whole run."""
-    from kvproof.report.results import ResultsError
-    from kvproof.shards import merge
-    from kvproof.spread import spread, without
-
-    if shard:
-        raise click.UsageError("--shard and --ray: a run on a cluster has parts of its own")
-    folder = options.run_folder(results, what)
-    arguments = without(sys.argv[1:], "--ray", "--parts", "--results")
-    try:
-        paths, status = merge(spread(address, parts, arguments, folder / "parts", quiet), folder)
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    _tell(paths, quiet)
-    return status
-
-
-def _tell(paths: list[Path], quiet: bool) -> None:
+def tell(paths: list[Path], quiet: bool) -> None:
     """What the whole of a run that was done in parts says, and where it is."""
     if not quiet:
         _show(_read(paths))
