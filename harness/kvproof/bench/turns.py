@@ -206,7 +206,7 @@ def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
 
 def _wanting(pairs: dict[int, tuple[Sample, Sample]], least: int, speed: float) -> bool:
     """Whether a point needs another pair."""
-    ratios = [(b.per_cal or b.median) / (a.per_cal or a.median) for a, b in pairs.values()]
+    ratios = [b.median / a.median for a, b in pairs.values()]
     return bool(pairs) and calm.wanting(ratios, _slower(pairs), least, speed)
 
 

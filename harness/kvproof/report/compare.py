@@ -262,7 +262,7 @@ def _times(
     """
     sides: dict[Key, list[list[tuple[float]]]] = {}
     for key, (a, b) in pairs.items():
-        calibrated = bool(a.cal and b.cal)
+        calibrated = bool(a.cal and b.cal) and not turns  # of a pair the moment is the same
         sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
     apart: dict[str, list[float]] = {}
     for key, both in sides.items():
