@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -236,6 +237,28 @@ def test_a_history_is_walked_step_by_step(site: Path, browser: Any) -> None:
     )
     assert "here it shows" not in history.locator("output").inner_text()
     assert history.locator("tr").count() == 1, "one sequence at the first step"
+    page.close()
+
+
+def test_a_row_shows_its_history_where_a_link_names_it(browser: Any, tmp_path: Path) -> None:
+    ids = [r.id for r in spec.load().requirements.values() if (r.profile, r.status) == ("manager", "active")]
+    number = itertools.count(100)
+    for i in range(9):  # more failures than have articles
+        judged(tmp_path / f"{i}.jsonl", f"engine-{i}", ids)
+        text = (tmp_path / f"{i}.jsonl").read_text(encoding="utf-8")
+        each = re.sub(r'"tokens":\[1,2,3,4\]', lambda _: f'"tokens":[1,2,3,{next(number)}]', text)
+        (tmp_path / f"{i}.jsonl").write_text(each, encoding="utf-8")
+    pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    where = (tmp_path / "site" / "implementations" / "engine-3-manager.html").as_uri()
+    page.goto(where)
+    rows = page.locator("tr[id]")
+    assert rows.count() == len(ids) - 500 // 9
+    key = rows.last.get_attribute("id")
+    assert not rows.last.locator("pre").is_visible()
+    page.goto(f"{where}#{key}")
+    assert "<- here" in rows.last.locator("pre").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
 
 
