@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -21,7 +22,19 @@ from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 OK, FINDINGS = 0, 1
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Whichever is broken off from the keyboard ends with the status of an incomplete run."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo(document.BROKEN_OFF, err=True)
+            sys.exit(document.INCOMPLETE)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kvproof")
 def main() -> None:
     """Conformance suite and benchmark for paged KV caches."""
@@ -239,8 +252,6 @@ def bench(
     as_json: bool,
 ) -> None:
     """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
-    from kvproof.bench.run import run
-
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
@@ -248,6 +259,7 @@ def bench(
     if against and (shard or noisy):
         raise click.UsageError("--against has parts and turns of its own: leave out --shard and --noisy")
     with document.saying("bench", as_json) as said:
+        from kvproof.bench.run import run
 
         def wrote(file: Path) -> None:
             said.report, said.files = file.parent, [file]

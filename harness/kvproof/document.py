@@ -27,6 +27,11 @@ option = click.option(
 Command = Literal["conformance", "bench", "compare", "report", "export", "history", "merge", "claims"]
 
 
+BROKEN_OFF = "broken off from the keyboard"
+INCOMPLETE = 3
+"""Exit status of what is broken off, or has judged nothing."""
+
+
 @dataclass
 class Saying:
     """What a command has found so far, filled in while it runs."""
@@ -55,6 +60,9 @@ def saying(command: Command, as_json: bool) -> Iterator[Saying]:
             yield said
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except KeyboardInterrupt:
+            click.echo(BROKEN_OFF)
+            status = INCOMPLETE
     click.echo(_document(command, said, status).model_dump_json(indent=1))
     sys.exit(status)
 

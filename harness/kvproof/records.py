@@ -325,7 +325,9 @@ class Result(Record):
 
 
 class Sample(Record):
-    """One measured cell of a benchmark."""
+    """One measured cell of a benchmark; no number of it is infinite or none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Literal["sample"] = "sample"
     implementation: str
@@ -339,7 +341,7 @@ class Sample(Record):
     high: float
     """75th percentile."""
     rounds: int
-    cal: float | None = None
+    cal: float | None = Field(default=None, gt=0)
     """ns of one turn of the calibration loop around this cell."""
     per_cal: float | None = None
     """median / cal, for times a sequence or a block: comparable between machines."""
@@ -349,7 +351,7 @@ class Sample(Record):
     """Median of each process in `unit`; `median`, `low` and `high` are of these. Empty: one process."""
     cals: tuple[float, ...] = ()
     """`cal` of each of them."""
-    floor: float | None = None
+    floor: float | None = Field(default=None, ge=0)
     """How far apart this cell measured two equal implementations in this run: 0.03 is 3 %."""
 
 

@@ -13,9 +13,36 @@ DISTURBED = 1.12
 busy neighbour on the same core makes that 1.3 to 1.5, chance 1.05."""
 QUIET = 0.1
 """Share of all calibrations of a run that are taken to be as fast as the quiet machine."""
+SLOWED = 1.25
+"""In one process at least the loop takes less than so many times what it took before the implementation was
+opened: a heap of millions of objects alone makes that 1.13."""
 NARROW = 1.08
 """The median of a cell is settled when its 95 % interval, upper over lower end, is no wider: two settled
 sides of equal speed then lie within the bound of a comparison."""
+
+
+def load(cal: float, waited: float) -> float:
+    """The loop's time, and more of it where rounds stood still: long ones do while the short loop is lucky.
+
+    Args:
+        waited: share of the time of the rounds for which the machine had their processor.
+    """
+    return cal / max(1 - waited, 0.01)
+
+
+def slowed(loops: Sequence[float]) -> str:
+    """Why the loop does not measure the machine; empty if it does. A neighbour slows some processes, or all
+    the time; who slows all, and only once opened, makes its own time look short.
+
+    Args:
+        loops: of each process, the loop's time around the cell over that before the subject was opened.
+    """
+    if not loops or min(loops) <= SLOWED:
+        return ""
+    return (
+        f"in each of its processes the calibration loop takes {min(loops):.3g}x and more of what it took "
+        f"before the implementation was opened, allowed is {SLOWED:g}x: its times do not compare"
+    )
 
 
 def quiet(cals: Sequence[float]) -> float:

@@ -4,6 +4,10 @@ A cell sets its subject up and yields one call after another. The caller times t
 its result back; the cell then checks it, which is not timed, and prepares the next one. The first
 round has the same input in every run and is counted; the inputs of all others are drawn anew. When
 the rounds are over, the cell checks what it has kept of them.
+
+Whoever takes blocks needs their numbers: the timed call asks for the tables of all sequences that it
+adds or forks, and for the free blocks of those that it frees. So work that is put off until somebody
+looks is timed.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ import numpy as np
 
 from kvproof.bench.counted import Around
 from kvproof.bench.decoding import batch, decode_step
-from kvproof.bench.kept import Kept, owned
+from kvproof.bench.kept import Kept, owned, published, slack
 from kvproof.bench.prompts import (
     FILL,
     alike,
+    another,
     draw,
     draws,
     enter,
@@ -30,6 +35,7 @@ from kvproof.bench.prompts import (
     leave_behind,
     needs_arrays,
     touch,
+    twin,
     unknown,
 )
 from kvproof.bench.scheduling import scheduler_step
@@ -42,17 +48,11 @@ EVICTIONS = 1024
 """Blocks evicted in a round of the cell `evict`, in whole sequences."""
 LARGEST_HELD = 1024
 """Blocks of one sequence that fills the pool in the cell `pool`."""
-BASES = 3
-"""Cached prompts that the prompts of the cell `admit_prefix` begin with in turn."""
+BASES = 4
+"""Cached prompts that the prompts of the cell `admit_prefix` begin with: the first in the round that is
+counted, the others, which differ from each other by a token or two, in all that are timed."""
 PARENTS = 2
 """Sequences that are forked in turn."""
-
-
-class Admitted(NamedTuple):
-    """What a round gave: the table, and which of the cached prompts its prompt began with."""
-
-    table: list[int]
-    base: int
 
 
 def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
@@ -62,86 +62,82 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
     usable = (blocks + 2) * (2 if cached is None else MAX_ROUNDS + 4 + BASES)
     manager = s.open(usable, caching=cached is not None)
     found = min(keep, (tokens - 1) // size * size)
-    slack = size if "partial" in s.capabilities else 0
-    bases = [fixed(found, 7 + i) for i in range(BASES)]
+    partly = slack(s)
+    one = draw(found, unknown())
+    places = [secrets.randbelow(found) for _ in range(BASES - 2) if found]
+    bases = [fixed(found, 7), one, *(twin(one, at) for at in places)]
     counted: dict[str, float] = {}
-    kept = Kept[Admitted]()
+    kept = Kept[list[int]]()
     held: list[list[int]] = []
+    shared = 0 if "window" in s.capabilities else found // size
     last: list[tuple[int, Any]] = []
 
     def rounds() -> Rounds:
         touch(manager, usable, size, s.lookahead)
         if found:
             held.extend(leave_behind(manager, ((i, [*base, 1]) for i, base in enumerate(bases))))
+            for table, at in zip(held[2:], places, strict=True):
+                same = set(table[:shared]).intersection(held[1][:shared])
+                expect(f"blocks shared with who differs in token {at}", len(same), min(at // size, shared))
+        base, tail = 0, None
         for seq, rng in enumerate(draws(), BASES):
-            base = seq % BASES
-            prompt: Any = bases[base] + draw(tokens - found, rng)
+            tail = another(tail, tokens - found, rng, size)
+            prompt: Any = bases[base] + tail if found else tail
             if form == "array":
                 prompt = np.array(prompt, dtype=np.int32)
 
-            def admit(seq: int = seq, prompt: Any = prompt) -> int:
-                n: int = manager.add(seq, prompt)
+            def admit(seq: int = seq, prompt: Any = prompt) -> tuple[int, Any]:
+                n = manager.add(seq, prompt)
                 manager.commit(seq, tokens)
-                return n
+                return n, manager.table(seq)
 
             around = None if counted else Around(manager)
-            n = yield admit
-            expect("cached tokens", n, found, slack if keep else 0)
-            table = list(manager.table(seq))
+            n, answer = yield admit
+            table = list(answer)
+            expect("cached tokens", n, found, partly)
             expect("blocks of the table", len(table), blocks, s.lookahead)
+            if shared and table[:shared] != held[base][:shared]:
+                raise Wrong("what it found in the cache is not in the blocks that were written with it")
             if around:
                 counted.update(around.found([seq]), hits=n // size)
-            kept.offer(partial(Admitted, table, base))
+            kept.offer(table.copy)
             manager.free(seq)
             expect("free blocks after the free", manager.free_blocks(), usable)
             last[:] = [(seq, prompt)]
+            base = int(rng.choice([b for b in range(1, BASES) if b != base]))
 
     def recheck() -> None:
         if kept.answer:
-            table, base = kept.answer
-            shared = found // size
-            if shared and "window" not in s.capabilities and table[:shared] != held[base][:shared]:
-                raise Wrong("what it found in the cache is not in the blocks that were written with it")
-            others = [b for i, one in enumerate(held) for b in one[:shared] if i != base]
-            owned(s, [table, others], [tokens, len(others) * size])
+            cold = {b for one in held for b in one[: found // size]} - set(kept.answer[: found // size])
+            owned(s, [kept.answer, list(cold)], [tokens, len(cold) * size])
         if last and cached is not None:
             seq, prompt = last[0]
-            _published(manager, seq + 1, prompt, size, slack)
+            published(s, manager, seq + 1, prompt)
 
     return Work("ns/block", blocks, rounds(), counted, recheck)
 
 
-def _published(manager: Any, seq: int, prompt: Any, size: int, slack: int) -> None:
-    """A prompt that came and went is found by a new sequence, all but its last token.
-
-    A subject that does not know which prompt that will be has to publish them all.
-    """
-    whole = manager.free_blocks()
-    n = manager.add(seq, prompt)
-    manager.commit(seq, len(prompt))
-    manager.free(seq)
-    expect("cached tokens of a prompt that came before", n, (len(prompt) - 1) // size * size, slack)
-    expect("free blocks after it has come again", manager.free_blocks(), whole)
-
-
 def admit_cold(s: Subject, tokens: int, form: str) -> Work:
-    """Add and commit a prompt, without prefix caching."""
+    """Add and commit a prompt, and read its table, without prefix caching."""
     return _admit(s, tokens, None, form)
 
 
 def admit_prefix(s: Subject, tokens: int, cached: float, form: str) -> Work:
-    """Add and commit a prompt of which the share `cached` is in the prefix cache.
+    """Add and commit a prompt of which the share `cached` is in the prefix cache, and read its table.
 
-    The last block of a prompt is never cached whole, so no two prompts are equal. Behind each round its hit
-    and the lengths are checked; of one its blocks, and at the end that the last prompt was published.
+    The last block of a prompt is never cached whole, so no two prompts are equal; many differ from one before
+    by one token only, in the cached part too. Behind each round its hit, its cached blocks and the lengths
+    are checked; of one all blocks, and at the end that the last prompt was published. What a subject puts off
+    until `free` is timed in the cell `evict`.
     """
     return _admit(s, tokens, cached, form)
 
 
 def free(s: Subject, tokens: int, caching: bool) -> Work:
-    """Free 4 sequences of `tokens` tokens each.
+    """Free 4 sequences of `tokens` tokens each, and read how many blocks are free.
 
-    The free blocks are all it gives, and they are checked in every round; so nothing is kept.
+    These are all it gives, and they are checked in every round; so nothing is kept. What is put off until
+    somebody takes the blocks is timed in the cells `pool` and `evict`.
     """
     blocks, many = blocks_for(tokens, s.block_size), 4
     usable = (blocks + 2) * many * (MAX_ROUNDS + 4 if caching else 1)
@@ -153,13 +149,13 @@ def free(s: Subject, tokens: int, caching: bool) -> Work:
             seqs = range(n * many, (n + 1) * many)
             enter(manager, ((seq, draw(tokens, rng)) for seq in seqs))
 
-            def leave(seqs: Sequence[int] = seqs) -> None:
+            def leave(seqs: Sequence[int] = seqs) -> Any:
                 for seq in seqs:
                     manager.free(seq)
+                return manager.free_blocks()
 
             around = None if counted else Around(manager)
-            yield leave
-            expect("free blocks after the free", manager.free_blocks(), usable)
+            expect("free blocks after the free", (yield leave), usable)
             if around:
                 counted["freed"] = -around.found()["blocks"]
 
@@ -167,7 +163,7 @@ def free(s: Subject, tokens: int, caching: bool) -> Work:
 
 
 def fork(s: Subject, tokens: int) -> Work:
-    """Fork 16 children of one sequence, of two in turn.
+    """Fork 16 children of one sequence, of two in turn, and read the table of each child.
 
     The tables of all children are checked in every round; so nothing is kept.
     """
@@ -187,6 +183,7 @@ def fork(s: Subject, tokens: int) -> Work:
             def split(parent: int = parent, children: Sequence[int] = children) -> None:
                 for child in children:
                     manager.fork(parent, child)
+                    manager.table(child)
 
             around = None if counted else Around(manager)
             yield split
@@ -243,9 +240,10 @@ class Churned(NamedTuple):
 def pool(s: Subject, blocks: int) -> Work:
     """Admit and free sequences of 16 blocks in mixed order, in a pool of which half is held.
 
-    Caching is off where it can be. The cost must not grow with the pool. The blocks that are free are
-    checked in every round; of one all tables, and that no block has two owners. What is counted is a round
-    of its own before the first, because half of it can be seen between its calls only.
+    Admitted is who was added and committed, and whose table was read. Caching is off where it can be. The
+    cost must not grow with the pool. The blocks that are free are checked in every round; of one all tables,
+    and that no block has two owners. What is counted is a round of its own before the first, because half of
+    it can be seen between its calls only.
     """
     size, tokens = s.block_size, 16 * s.block_size
     caching = None if "prefix" in s.capabilities and s.make_uncached is None else False
@@ -266,6 +264,7 @@ def pool(s: Subject, blocks: int) -> Work:
         rng = next(drawn)
         enter(manager, ((seq, draw(tokens, rng)) for seq in running))
         left, one = manager.free_blocks(), Admissions(manager, size)
+        ahead = live * s.lookahead  # some may take fewer ahead than others
         for i in rng.permutation(live):
             manager.free(running[i])
             running[i], following = following, following + 1
@@ -275,17 +274,18 @@ def pool(s: Subject, blocks: int) -> Work:
             order = [running[i] for i in rng.permutation(live)]
             arriving = [(following + i, draw(tokens, rng)) for i in range(live)]
 
-            def churn(order: list[int] = order, arriving: Any = arriving) -> None:
+            def churn(order: list[int] = order, arriving: Any = arriving) -> Any:
                 for old, (seq, prompt) in zip(order, arriving, strict=True):
                     manager.free(old)
                     manager.add(seq, prompt)
                     manager.commit(seq, tokens)
+                    manager.table(seq)
+                return manager.free_blocks()
 
-            yield churn
+            free = yield churn
             running = [seq for seq, _ in arriving]
             following += live
-            free = manager.free_blocks()
-            expect("free blocks", free, left)
+            expect("free blocks", free, left - ahead, 2 * ahead)
             kept.offer(partial(look, running, free))
 
     def recheck() -> None:
@@ -302,8 +302,8 @@ def pool(s: Subject, blocks: int) -> Work:
 def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
     """Admit and free new prompts where every block of the pool holds cached content.
 
-    A prompt is looked up in vain, takes its blocks by eviction, is published by the commit, and is
-    freed: three calls a prompt, whose time is divided by its blocks. So a short prompt shows what
+    A prompt is looked up in vain, takes its blocks by eviction, is published by the commit, has its table
+    read, and is freed: four calls a prompt, whose time is divided by its blocks. So a short prompt shows what
     the calls cost and a long one what a block costs. The cost must not grow with the pool. What was
     found and what is free is checked in every round; at the end, that the last prompt was published, and
     that one more was, at a place in the order that nobody can foresee: whatever is evicted first, what
@@ -320,7 +320,10 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
     last: list[tuple[int, list[int]]] = []
 
     def arrive(seq: int, rng: np.random.Generator) -> list[tuple[int, list[int]]]:
-        return [(seq + i, draw(tokens, rng)) for i in range(1, sequences + 1)]
+        prompts: list[list[int]] = []
+        for _ in range(sequences):
+            prompts.append(another(prompts[-1] if prompts else None, tokens, rng, size))
+        return list(enumerate(prompts, seq + 1))
 
     def watch(tables: Iterable[Sequence[int]], arriving: list[tuple[int, list[int]]]) -> None:
         one, held = Admissions(manager, size), {block for table in tables for block in table[:one_each]}
@@ -339,28 +342,29 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
             seq += sequences
             arriving = arrive(seq, rng)
 
-            def churn(arriving: list[tuple[int, list[int]]] = arriving) -> list[int]:
+            def churn(arriving: list[tuple[int, list[int]]] = arriving) -> tuple[list[int], Any]:
                 found = []
                 for seq, prompt in arriving:
                     found.append(manager.add(seq, prompt))
                     manager.commit(seq, tokens)
+                    manager.table(seq)
                     manager.free(seq)
-                return found
+                return found, manager.free_blocks()
 
-            expect("cached tokens", sum((yield churn)), 0)
-            expect("free blocks", manager.free_blocks(), whole)
+            found, free = yield churn
+            expect("cached tokens", sum(found), 0, sequences * slack(s))
+            expect("free blocks", free, whole)
             last[:] = arriving
 
     def recheck() -> None:
         if not last:
             return
-        slack = size if "partial" in s.capabilities else 0
         seq, prompt = last[-1]
-        _published(manager, seq + 1, prompt, size, slack)
-        more = [(seq + 2 + i, draw(tokens, unknown())) for i in range(1 + secrets.randbelow(8))]
+        published(s, manager, seq + 1, prompt)
+        more = [(seq + 3 + i, draw(tokens, unknown())) for i in range(1 + secrets.randbelow(8))]
         leave_behind(manager, more)
         seq, prompt = more[-1]
-        _published(manager, seq + 1, prompt, size, slack)
+        published(s, manager, seq + 1, prompt)
 
     return Work("ns/block", sequences * prompt_blocks, rounds(), counted, recheck)
 

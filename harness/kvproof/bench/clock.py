@@ -46,6 +46,15 @@ def interrupted() -> int:
     return 0
 
 
+def waited() -> float:
+    """Seconds that this thread could have run and had no processor; 0 always where that is not counted."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """No garbage collection inside: one collection, then freeze and disable; undone at the end.

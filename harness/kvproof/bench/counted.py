@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-TIMED = frozenset(("round_us", "warm_up", "left_out", "disturbed", "ratio", "ratio_low", "ratio_high"))
+TIMED = frozenset(
+    (
+        *("round_us", "warm_up", "left_out", "disturbed", "waited", "loop"),
+        *("ratio", "ratio_low", "ratio_high"),
+    )
+)
 """Counters of a timed cell that are none of these."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from kvproof.bench.kept import Kept, owned, some
 from kvproof.bench.prompts import Batches, alike, draws, enter, fixed, needs_arrays, touch
 from kvproof.bench.subject import Subject, Unsupported, Wrong, blocks_for
 from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect
+
+Answer: TypeAlias = tuple[Any, int]
+"""Of a round of decode steps: the slots of its last step, None without `steps`, and the free blocks."""
 
 
 def _orders(sequences: int, order: str, n: int) -> list[list[int]]:
@@ -25,8 +28,11 @@ def _orders(sequences: int, order: str, n: int) -> list[list[int]]:
 
 def _decode(
     s: Subject, manager: Any, batches: list[list[int]], form: str
-) -> Callable[[list[int], np.random.Generator], Callable[[], None]]:
+) -> Callable[[list[int], np.random.Generator], Callable[[], Answer]]:
     """Decode steps for these batches, as batched as the subject allows.
+
+    Each step of `append_batch` gives its slots. Who has none is asked for all tables when the last step is
+    done, as late as work could be put off: after each it would cost more than the step itself.
 
     The answer takes the lengths by sequence before the first step, and what the tokens are drawn by, and
     gives the call.
@@ -38,34 +44,45 @@ def _decode(
     tokens = Batches(len(batches[0]))
     commit_batch = getattr(manager, "commit_batch", None) if "steps" in s.capabilities else None
 
-    def prepare(now: list[int], rng: np.random.Generator) -> Callable[[], None]:
+    def prepare(now: list[int], rng: np.random.Generator) -> Callable[[], Answer]:
         ends = [[now[seq] + k + 1 for seq in b] for k, b in enumerate(batches)]
         news = tokens.take(len(batches), rng, form if "steps" in s.capabilities else "single")
 
-        def batched() -> None:
+        def batched() -> Answer:
+            slots = None
             for batch, new in zip(ids, news, strict=True):
-                manager.append_batch(batch, new)
+                slots = manager.append_batch(batch, new)
                 commit_batch(batch)  # type: ignore[misc]
+            return slots, manager.free_blocks()
 
-        def half() -> None:
-            commit = manager.commit
+        def half() -> Answer:
+            slots, commit = None, manager.commit
             for batch, seqs, new, after in zip(ids, batches, news, ends, strict=True):
-                manager.append_batch(batch, new)
+                slots = manager.append_batch(batch, new)
                 for seq, length in zip(seqs, after, strict=True):
                     commit(seq, length)
+            return slots, manager.free_blocks()
 
-        def single() -> None:
+        def single() -> Answer:
             append, commit = manager.append, manager.commit
             for seqs, new, after in zip(batches, news, ends, strict=True):
                 for seq, token, length in zip(seqs, new, after, strict=True):
                     append(seq, token)
                     commit(seq, length)
+            for seq in batches[-1]:
+                manager.table(seq)
+            return None, manager.free_blocks()
 
         if "steps" not in s.capabilities:
             return single
         return half if commit_batch is None else batched
 
     return prepare
+
+
+def slot(table: Sequence[int], tokens: int, size: int) -> int:
+    """Of the last of so many tokens."""
+    return table[(tokens - 1) // size] * size + (tokens - 1) % size
 
 
 class Tables(NamedTuple):
@@ -79,9 +96,10 @@ class Tables(NamedTuple):
 def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str) -> Work:
     """Reserve and commit one token for every running sequence, lengths staggered over a block.
 
-    A round is min(block_size, 64) steps, so that every step takes equally many new blocks. Behind each, the
-    blocks taken and some tables are checked; of one round all tables: every block has one owner, and what
-    is in none is free.
+    A round is min(block_size, 64) steps, so that every step takes equally many new blocks. It gives the slots
+    of each step, without the capability `steps` the tables behind the last, and the free blocks. Behind each
+    round these, some tables and slots are checked; of one round all tables: every block has one owner, and
+    what is in none is free.
     """
     needs_arrays(s, form)
     size, seqs = s.block_size, range(sequences)
@@ -90,7 +108,8 @@ def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str
     last = max(start) + steps * (MAX_ROUNDS + 1)
     usable = sequences * (blocks_for(last, size) + 1 + s.lookahead)
     manager = s.open(usable, caching)
-    prepare = _decode(s, manager, _orders(sequences, order, steps), form)
+    orders = _orders(sequences, order, steps)
+    prepare = _decode(s, manager, orders, form)
     counted: dict[str, float] = {}
     kept = Kept[Tables]()
 
@@ -100,12 +119,13 @@ def decode_step(s: Subject, sequences: int, caching: bool, order: str, form: str
         now, free = start, manager.free_blocks()
         for rng in draws():
             after, around = [x + steps for x in now], None if counted else Around(manager, seqs)
-            yield prepare(now, rng)
-            for seq in some(sequences):
-                expect(
-                    "blocks of a table", len(manager.table(seq)), blocks_for(after[seq], size), s.lookahead
-                )
-            left = manager.free_blocks()
+            slots, left = yield prepare(now, rng)
+            for row in some(sequences):
+                seq = orders[-1][row]
+                table = list(manager.table(seq))
+                expect("blocks of a table", len(table), blocks_for(after[seq], size), s.lookahead)
+                if slots is not None:
+                    expect("the slot of the last token", int(slots[row]), slot(table, after[seq], size))
             if s.exact:
                 taken = sum(
                     blocks_for(b, size) - blocks_for(a, size) for a, b in zip(now, after, strict=True)
@@ -144,7 +164,8 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
     """Inputs of a decode step: reserve one token for each sequence, get slots and batch tensor.
 
     Slots come from `append_batch`, or one by one from `slots`. `blocks` is the width of the table. Some rows
-    are checked in each round, and all of them in one: lengths, slots, and one owner for each block.
+    are checked in each round, and all of them in one: lengths, slots, and one owner for each block. A subject
+    whose tables lag until the commit (`lazy`) is timed with that; of all others it follows the round.
     """
     s.need("batch")
     size = s.block_size
@@ -162,13 +183,19 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
 
     def prepare(seqs: list[int], new: list[Any], now: int) -> tuple[Any, Any]:
         if steps:
-            return manager.append_batch(seqs, new), manager.batch(seqs)
-        for seq, token in zip(seqs, new, strict=True):
-            manager.append(seq, token)
-        return [manager.slots(seq, now - 1, now) for seq in seqs], manager.batch(seqs)
+            slots = manager.append_batch(seqs, new)
+        else:
+            for seq, token in zip(seqs, new, strict=True):
+                manager.append(seq, token)
+        if s.lazy:
+            commit(seqs, now)
+        if not steps:
+            slots = [manager.slots(seq, now - 1, now) for seq in seqs]
+        return slots, manager.batch(seqs)
 
-    def slot(table: Sequence[int], now: int) -> int:
-        return table[(now - 1) // size] * size + (now - 1) % size
+    def commit(seqs: list[int], now: int) -> None:
+        for seq in seqs:
+            manager.commit(seq, now)
 
     def copy(mapping: Any, answer: Any, now: int) -> Inputs:
         tables, num_blocks, seq_lens = answer
@@ -190,12 +217,12 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
                     raise Wrong(f"row {row} of the batch tensor is not the sequence's table")
                 expect("a sequence's tokens in the batch", int(seq_lens[row]), now)
                 got_slot = mapping[row] if steps else mapping[row][0]
-                expect("the slot of the new token", int(got_slot), slot(table, now))
+                expect("the slot of the new token", int(got_slot), slot(table, now, size))
             if around:
                 counted.update(around.found(), entries=sum(map(int, num_blocks)))
             kept.offer(partial(copy, mapping, answer, now))
-            for seq in seqs:
-                manager.commit(seq, now)
+            if not s.lazy:
+                commit(seqs, now)
 
     def recheck() -> None:
         if kept.answer is None:
@@ -205,6 +232,6 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
         owned(s, rows, [now] * sequences)
         for row, length, got in zip(rows, seq_lens, slots, strict=True):
             expect("a sequence's tokens in the batch", length, now)
-            expect("the slot of the new token", got, slot(row, now))
+            expect("the slot of the new token", got, slot(row, now, size))
 
     return Work("ns/sequence", sequences, rounds(), counted, recheck)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from kvproof.bench.prompts import twin
 from kvproof.bench.subject import Subject, Wrong, blocks_for
 from kvproof.bench.warm import LEAST_WARM
 from kvproof.bench.work import expect
 
 T = TypeVar("T")
+UNSEEN = 1000
+"""Times `NEW` of the prompts, by which no twin of a timed round differs."""
 
 
 class Kept(Generic[T]):
@@ -58,3 +61,30 @@ def owned(s: Subject, tables: Iterable[Sequence[int]], tokens: Iterable[int]) ->
     if blocks and min(blocks) < 0:
         raise Wrong(f"block {min(blocks)} is in a table")
     return len(blocks)
+
+
+def published(s: Subject, manager: Any, seq: int, prompt: Any) -> None:
+    """A prompt that came and went is found by sequence `seq`, all but its last token.
+
+    A subject that does not know which prompt that will be has to publish them all. By `seq + 1`, which
+    differs from it in one token that nobody can foresee, it is found up to there, and no further.
+
+    Raises:
+        Wrong: another number of tokens is found, or blocks are missing afterwards.
+    """
+    at, last, whole = secrets.randbelow(len(prompt)), len(prompt) - 1, manager.free_blocks()
+    asked = [("that came before", prompt, last)]
+    if "window" not in s.capabilities:  # such a cache may find less, and another part
+        asked.append((f"that differs from it in token {at}", twin(prompt, at, UNSEEN), min(at, last)))
+    for what, tokens, found in asked:
+        n = manager.add(seq, tokens)
+        manager.commit(seq, len(tokens))
+        manager.free(seq)
+        seq += 1
+        expect(f"cached tokens of a prompt {what}", n, found // s.block_size * s.block_size, slack(s))
+    expect("free blocks after it has come again", manager.free_blocks(), whole)
+
+
+def slack(s: Subject) -> int:
+    """By how many tokens a hit may end behind the last whole block."""
+    return s.block_size if "partial" in s.capabilities else 0

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, Protocol, runtime_checkable
 
 from kvproof.bench.cells import CELLS
-from kvproof.bench.clock import calibrate, interrupted, quiet
+from kvproof.bench.clock import calibrate, interrupted, quiet, waited
 from kvproof.bench.counted import differ
 from kvproof.bench.matrix import Point
 from kvproof.bench.subject import Subject, Unsupported, Wrong
@@ -62,6 +62,8 @@ class Lane:
     """Seconds of each round on the clock of a program in another process."""
     broken_in: list[bool] = field(default_factory=list)
     """Of each round: whether the machine took the processor away within it."""
+    waits: list[float] = field(default_factory=list)
+    """Of each round: seconds within it in which this thread had no processor, though it could have run."""
     cals: list[float] = field(default_factory=list)
     """Turns of the calibration loop before each burst, ns."""
     warmed: int = 0
@@ -108,10 +110,19 @@ class Lane:
 
     def kept(self) -> list[float]:
         """Seconds of the rounds that count: those the machine broke into are left out if enough remain."""
+        return [self.seconds[n] for n in self._whole()]
+
+    def waited(self) -> float:
+        """Share of such a round, the median of them, for which the machine had its processor."""
+        if len(self.waits) != len(self.seconds):
+            return 0.0
+        return median([min(self.waits[n] / max(self.seconds[n], 1e-9), 1.0) for n in self._whole()])
+
+    def _whole(self) -> Sequence[int]:
         if len(self.broken_in) != len(self.seconds):
-            return self.seconds
-        whole = [s for s, broken in zip(self.seconds, self.broken_in, strict=True) if not broken]
-        return whole if len(whole) >= SLOW_ROUNDS else self.seconds
+            return range(len(self.seconds))
+        whole = [n for n, broken in enumerate(self.broken_in) if not broken]
+        return whole if len(whole) >= SLOW_ROUNDS else range(len(self.seconds))
 
     def once(self) -> Any:
         """The result of one round."""
@@ -214,10 +225,10 @@ class Job:
                 order += [lane] * size
                 opening += [size, *[0] * (size - 1)][:size]
         waiting = iter(zip(order, opening, strict=True))
-        seen = 0
+        seen, stood = 0, 0.0
 
         def setup() -> tuple[tuple[Lane], dict[str, Any]]:
-            nonlocal seen
+            nonlocal seen, stood
             lane, opens = next(waiting)
             if opens and lane.call is not None and lane.ran + opens + 1 > MAX_ROUNDS:
                 again(lane)
@@ -225,8 +236,8 @@ class Job:
                 lane.cals.append(calibrate(BURST_CALIBRATION))
                 timed(lane)
                 check(lane)
-                del lane.inside[-1:], lane.broken_in[-1:]
-            seen = interrupted()
+                del lane.inside[-1:], lane.broken_in[-1:], lane.waits[-1:]
+            stood, seen = waited(), interrupted()
             return (lane,), {}
 
         def again(lane: Lane) -> None:
@@ -246,6 +257,7 @@ class Job:
 
         def check(lane: Lane) -> None:
             lane.broken_in.append(interrupted() > seen)
+            lane.waits.append(waited() - stood)
             if lane.call is not None:
                 try:
                     lane.finish(lane.result)
@@ -257,7 +269,7 @@ class Job:
             lane.seconds.append(seconds)
         for lane in lanes:
             if lane.inside:  # its own clock, and its own thread
-                lane.seconds, lane.broken_in = lane.inside, []
+                lane.seconds, lane.broken_in, lane.waits = lane.inside, [], []
 
 
 def _why(error: Exception) -> str:
@@ -290,7 +302,7 @@ def _sample(lane: Lane, point: Point, cal: float, first: Lane | None) -> Sample:
         )
     low, middle, high = quantiles([s * 1e9 / per for s in kept])
     counters = {"round_us": middle * per / 1e3, "warm_up": float(lane.warmed)}
-    counters["left_out"] = float(len(lane.seconds) - len(kept))
+    counters |= {"left_out": float(len(lane.seconds) - len(kept)), "waited": lane.waited()}
     counters |= lane.counted
     if first is not None and first is not lane:
         ratio, ratio_low, ratio_high = ratio_interval(kept, first.kept())

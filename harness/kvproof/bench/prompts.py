@@ -15,6 +15,8 @@ LONGEST_SET_UP_S = 20
 """A subject too slow to set a cell up in this time is left out of it, with a note."""
 FILL = 128
 """Blocks of one sequence that fills a pool or a cache."""
+NEW = 150_000
+"""Tokens are below it; one that is changed grows by it, so it becomes none that was there before."""
 SPARE = 4096
 """Tokens that a batch may be shifted by to get others."""
 
@@ -38,13 +40,30 @@ def draws() -> Iterator[np.random.Generator]:
 
 def draw(n: int, rng: np.random.Generator) -> list[int]:
     """n tokens."""
-    found: list[int] = rng.integers(1000, 150_000, n).tolist()
+    found: list[int] = rng.integers(1000, NEW, n).tolist()
     return found
 
 
 def fixed(n: int, seed: int) -> list[int]:
     """n tokens that are the same in every run."""
     return draw(n, np.random.default_rng(seed))
+
+
+def twin(prompt: Any, at: int, times: int = 1) -> Any:
+    """The same prompt, a list or an array, with another token at one place, so many times `NEW` larger."""
+    other = prompt.copy()
+    other[at] += NEW * times
+    return other
+
+
+def another(last: list[int] | None, n: int, rng: np.random.Generator, size: int) -> list[int]:
+    """n tokens that nothing cached begins with: in half of all cases the twin of `last`, of its first block.
+
+    So length, first and last tokens do not tell whether a prompt was there before.
+    """
+    if last and rng.integers(2):
+        return list(twin(last, int(rng.integers(min(size, n)))))
+    return draw(n, rng)
 
 
 class Batches:
@@ -77,12 +96,13 @@ def needs_arrays(s: Subject, form: str) -> None:
 
 
 def enter(manager: Any, sequences: Iterable[tuple[int, list[int]]]) -> None:
-    """Add and commit these sequences before a cell is timed."""
+    """Add and commit these sequences before a call is timed; what is put off until somebody looks is done."""
     start = time.perf_counter()
     for seq, tokens in sequences:
         manager.add(seq, tokens)
         manager.commit(seq, len(tokens))
         _in_time(start, "the sequences it starts with take")
+    manager.free_blocks()
 
 
 def leave_behind(manager: Any, sequences: Iterable[tuple[int, list[int]]]) -> list[list[int]]:

@@ -29,7 +29,7 @@ from kvproof.oracle.lru import LruCounter
 class Replayed:
     """One subject's pass over a trace at one capacity.
 
-    nanoseconds: add + commit + free of each request replayed.
+    nanoseconds: add + commit + table + free of each request replayed.
     prompt_tokens: of those requests, as the trace gives them.
     oracle, ceiling_hits: what a plain tail-first LRU and an infinite cache give for the same rows.
     invalid: what was wrong, empty if nothing.
@@ -134,10 +134,10 @@ def _finish(run: Replayed, exact: LruCounter, endless: LruCounter, refused: int,
     run.ceiling_hits, run.refused, run.prompt_tokens = endless.hits, refused, tokens
 
 
-def _admit(manager: Any, seq: int, tokens: list[int]) -> Any:
+def _admit(manager: Any, seq: int, tokens: list[int]) -> tuple[Any, Any]:
     cached = manager.add(seq, tokens)
     manager.commit(seq, len(tokens))
-    return cached
+    return cached, manager.table(seq)
 
 
 def _one(run: Replayed, seq: int, tokens: list[int], full: int, seen: int) -> None:
@@ -145,15 +145,13 @@ def _one(run: Replayed, seq: int, tokens: list[int], full: int, seen: int) -> No
     manager, block_size, clock = run.manager, run.subject.block_size, time.perf_counter_ns
     try:
         if timed := run.subject.timed:
-            cached, admission = timed(partial(_admit, manager, seq, tokens))
-            table = list(manager.table(seq))
+            (cached, table), admission = timed(partial(_admit, manager, seq, tokens))
             spent = round((admission + timed(partial(manager.free, seq))[1]) * 1e9)
         else:
             start = clock()
-            cached = manager.add(seq, tokens)
-            manager.commit(seq, len(tokens))
+            cached, answer = _admit(manager, seq, tokens)
             admitted = clock()
-            table = list(manager.table(seq))
+            table = list(answer)
             leaving = clock()
             manager.free(seq)
             spent = admitted - start + clock() - leaving

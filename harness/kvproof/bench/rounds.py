@@ -62,15 +62,20 @@ class Lane:
         found = [s.cal for s in self.samples[n] if s.rounds and s.cal]
         return found if len(found) == len(self.samples[n]) else []
 
+    def loads(self, n: int) -> list[float]:
+        """The same, by which it is chosen which processes count."""
+        waits = [s.counters.get("waited", 0.0) for s in self.samples[n]]
+        return [calm.load(cal, share) for cal, share in zip(self.cals(n), waits, strict=False)]
+
     def wanting(self, n: int, least: int) -> bool:
         """Whether point `n` needs another process."""
         cals = self.cals(n)
         times = [s.median / cal for s, cal in zip(self.samples[n], cals, strict=False)]
-        return bool(cals) and calm.wanting(times, cals, least, self.speed)
+        return bool(cals) and calm.wanting(times, self.loads(n), least, self.speed)
 
     def choose(self, n: int, least: int) -> int:
         """Leave only those processes at point `n` that count; how many are left out."""
-        cals = self.cals(n)
+        cals = self.loads(n)
         kept = calm.chosen(cals, least, self.speed) if cals else range(len(self.samples[n]))
         out = len(self.samples[n]) - len(kept)
         self.samples[n] = [self.samples[n][i] for i in kept]
@@ -176,6 +181,8 @@ def _point(lanes: Sequence[Lane], n: int, point: Point, least: int) -> list[Samp
     """What each implementation, the control left out, came to at one point."""
     for lane in lanes:  # before any process is left out: the machine does not change a count
         if lane.subject.exact and (said := unequal(lane.samples[n])):
+            lane.samples[n] = [_empty(lane, point, f"INVALID: {said}")]
+        if said := calm.slowed([s.counters["loop"] for s in lane.samples[n] if "loop" in s.counters]):
             lane.samples[n] = [_empty(lane, point, f"INVALID: {said}")]
     disturbed = [lane.choose(n, least) for lane in lanes]
     merged = [merge(lane.subject.name, point, UNIT[point.cell in STEPPED], lane.samples[n]) for lane in lanes]

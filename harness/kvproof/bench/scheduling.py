@@ -21,9 +21,10 @@ SET_UP_STEPS = 64
 def scheduler_step(s: Subject, sequences: int) -> Work:
     """Plan and feed steps in which every request decodes; a round is min(block_size, 64) steps.
 
-    The number of rows of every step and, in the last one, the positions of all requests are checked in each
-    round: so every request has computed each of them once. At the end the tables of one step more are
-    checked: they hold what all rounds have given, and each of their blocks has one owner.
+    A plan names the tables of its rows, so these are part of its time. The number of rows of every step and,
+    in the last one, the positions of all requests are checked in each round: so every request has computed
+    each of them once. At the end the tables of one step more are checked: they hold what all rounds have
+    given, and each of their blocks has one owner.
     """
     size = s.block_size
     steps = min(size, 64)

@@ -200,8 +200,8 @@ def _quiet(sides: Sequence[Side]) -> float:
 
 
 def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
-    """The slower calibration of each pair."""
-    return [max(a.cal or 0.0, b.cal or 0.0) for a, b in pairs.values()]
+    """What the more disturbed side of each pair came to (`calm.load`)."""
+    return [max(calm.load(s.cal or 0.0, s.counters.get("waited", 0.0)) for s in p) for p in pairs.values()]
 
 
 def _wanting(pairs: dict[int, tuple[Sample, Sample]], least: int, speed: float) -> bool:

@@ -37,6 +37,8 @@ MANY = 4.5
 FAMILIES = ("attention", "ranks")
 """Cells whose names begin so are compared among themselves: what they depend on differs more between moments
 than what managers do."""
+WAITED = 0.1
+"""Where the machine had the processor of most rounds for more of their time than this, nothing is told."""
 ALONE = 1.25
 """Times of one process are told, as unclear, from here on."""
 LEAST_TIMES = 4
@@ -284,7 +286,8 @@ def _times(
             result = compare_pairs(*([t for (t,) in side] for side in both), floor=floor, bound=bound)
         else:
             result = compare(*([], []) if void else both, floor=floor, bound=bound)
-        if not void and (not comparable or drift > DRIFT):
+        stood = not turns and max(s.counters.get("waited", 0.0) for s in (a, b)) > WAITED
+        if not void and (not comparable or drift > DRIFT or stood):
             result = replace(result, verdict=Difference.UNCLEAR)
         found.times[key] = result
         words = {Difference.SLOWER: "slower", Difference.FASTER: "faster"}

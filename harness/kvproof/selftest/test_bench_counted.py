@@ -233,6 +233,8 @@ def test_the_first_round_is_the_same_in_every_run() -> None:
         lane = Lane(spied(told))
         lane.open(Point(cell, ALL[cell]))
         if cell not in ("pool", "evict"):  # these have come to their first round by themselves
+            if cell == "admit_prefix":  # what timed rounds find in the cache is new each time
+                told.clear()
             lane.once()
         return told
 
@@ -247,12 +249,12 @@ def test_a_subject_that_remembers_its_inputs_never_meets_one_again() -> None:
     """
     answers: dict[tuple[int, ...], int] = {}
     known: list[bool] = []
-    begun: list[int] = []
+    begun: list[tuple[int, ...]] = []
 
     class Remembers(standin.Standin):
         def add(self, seq: int, tokens: Sequence[int]) -> int:
             known.append(tuple(tokens) in answers)
-            begun.append(tokens[0])
+            begun.append(tuple(tokens[:48]))
             return answers.setdefault(tuple(tokens), super().add(seq, tokens))
 
     lane = Lane(subject(Remembers))
@@ -266,7 +268,7 @@ def test_a_subject_that_remembers_its_inputs_never_meets_one_again() -> None:
         assert known == [False] * 10
         assert all(a != b for a, b in pairwise(begun))
         lane.leave()
-    assert known == [False] * 10 + [True], "the last prompt of a set-up is asked for once more"
+    assert known == [False] * 10 + [True, False], "the last prompt of a set-up is asked for once more"
 
 
 # ---------------------------------------------------------------- outputs
@@ -288,7 +290,7 @@ class Shares(standin.Standin):
     """Takes the blocks that it should, and gives the first one of sequence 0 to everybody."""
 
     def table(self, seq: int) -> list[int]:
-        return [*super().table(seq)[:-1], self.tables[0][0]]
+        return [self.tables[0][0], *super().table(seq)[1:]]
 
 
 class Forgets(standin.Standin):

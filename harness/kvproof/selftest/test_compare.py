@@ -28,6 +28,7 @@ def bench(
     cpu: str = "",
     void: str = "",
     floor: float = 0.01,
+    waited: float = 0.0,
     **counters: float,
 ) -> Path:
     """A run in which processes differ by 1 %, and the cells of `slow` take so many times their time."""
@@ -54,6 +55,7 @@ def bench(
                     parameters={"n": 64},
                     unit="ns/x",
                     floor=floor,
+                    counters={"waited": waited},
                     **at,
                     **more,
                 )
@@ -141,6 +143,7 @@ def test_exact_counters_gate(before: Path, tmp_path: Path) -> None:
         ({"cpu": "another"}, "two machines"),
         ({"void": "it drifted"}, "VOID after.jsonl: it drifted"),
         ({"floor": 0.4}, "floor 40.0%"),
+        ({"waited": 0.3}, "7 UNCLEAR (1 of one process)"),
     ],
 )
 def test_a_slowdown_that_is_not_certain(before: Path, tmp_path: Path, more: Any, told: str) -> None:
@@ -158,6 +161,11 @@ def test_times_that_cannot_be_are_named(before: Path, tmp_path: Path) -> None:
         status, said = compare(before, wrong)
         assert status == 2
         assert "allowed are times above 0, with one cal each" in " ".join(said.split())
+    for old, new in ((r'"floor":', '"floor":-'), (r'"floor":[0-9.]*', '"floor":NaN'), (r"7\.0", "Infinity")):
+        wrong.write_text(re.sub(old, new, good), encoding="utf-8")
+        status, said = compare(before, wrong)
+        assert status == 2
+        assert re.search("Error: wrong.jsonl:[0-9]*: sample.*: Input should be", " ".join(said.split())), said
     assert compare("--bound", "nan", before, before)[0] == 2
     assert compare("--bound", "inf", before, before)[0] == 2
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvproof import progress, spec
+from kvproof.__main__ import main as program
 from kvproof.cli import main
 from kvproof.records import Verdict
 from kvproof.report.results import read
@@ -135,6 +136,23 @@ def test_wrong_usage_has_no_document(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", "--results", str(tmp_path / "runs"), "--json"])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "no conformance file" in done.stderr
+
+
+def test_what_is_broken_off_at_once_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before there is anything to measure, and while the program is still being read."""
+
+    def broken(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvproof.bench.run._open", broken)
+    done = CliRunner().invoke(main, ["bench", "--results", str(tmp_path)])
+    assert (done.exit_code, done.stderr) == (3, "broken off from the keyboard\n")
+    document(3, "bench", "--results", str(tmp_path))
+    monkeypatch.delattr("kvproof.cli.main")
+    monkeypatch.setattr("kvproof.cli.__getattr__", broken, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        program()
+    assert ended.value.code == 3
 
 
 def test_without_a_run_the_committed_results_are_shown(tmp_path: Path) -> None:
