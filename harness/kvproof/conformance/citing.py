@@ -23,7 +23,7 @@ UNLISTED = frozenset(
         *(
             f"growth/{name}"
             for name in (
-                *("allocate", "append", "wide", "hit", "look_up", "first_miss"),
+                *("allocate", "append", "wide", "free", "hit", "look_up", "first_miss"),
                 *("step_batch", "table-memory", "queue"),
             )
         ),
