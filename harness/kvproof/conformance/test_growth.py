@@ -45,6 +45,11 @@ def test_free_alone(session: Session) -> None:
 
 
 @requirement("KVP-POOL-007")
+def test_release_alone(session: Session) -> None:
+    growing(session, "release", "KVP-POOL-007", FREE_POOLS, 0.5, "the pool", ("blocks",))
+
+
+@requirement("KVP-POOL-007")
 def test_hits(session: Session) -> None:
     growing(session, "hit", "KVP-POOL-007", EMPTY_POOLS, 0.5, "the pool", ("prefix",))
 

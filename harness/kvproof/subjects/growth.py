@@ -115,6 +115,21 @@ def _free(make: Any, pool: int) -> Body:
     return Body(body, before)
 
 
+def _release(make: Any, pool: int) -> Body:
+    """Release 8 raw blocks, one by one, into an otherwise empty pool."""
+    manager = make(pool, BLOCK_SIZE)
+    blocks: list[int] = []
+
+    def before() -> None:
+        blocks[:] = [manager.alloc() for _ in range(8)]
+
+    def body() -> None:
+        for block in blocks:
+            manager.release(block)
+
+    return Body(body, before)
+
+
 def _hit(make: Any, pool: int) -> Body:
     """Find a cached prompt of 64 blocks, whose owner is gone, in an otherwise empty pool, and free it."""
     manager = make(pool, BLOCK_SIZE)
@@ -205,6 +220,7 @@ BODIES: dict[str, Callable[[Any, int], Body]] = {
     "append": _append,
     "wide": _wide,
     "free": _free,
+    "release": _release,
     "hit": _hit,
     "look_up": _look_up,
     "first_miss": _first_miss,
