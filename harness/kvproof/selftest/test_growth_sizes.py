@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kvproof.conformance.growing import growing
-from kvproof.contract import Refused
 from kvproof.records import Verdict
 from kvproof.selftest.inprocess import InProcess
 from kvproof.selftest.kill_matrix import session_of
@@ -97,9 +96,7 @@ def test_refused_sizes_are_left_out_and_named(subjects: Path) -> None:
     (result,) = session.results
     assert result.verdict is Verdict.PASS
     assert re.search(r"\(256: \d+ us, 1024: \d+ us\);", result.got), result.got
-    assert result.got.endswith(
-        "left out: 4096: Refused: at most 1024 blocks; 16384: Refused: at most 1024 blocks"
-    )
+    assert result.got.endswith("; left out: 4096, 16384: Refused: at most 1024 blocks")
 
 
 def test_fewer_than_two_sizes_are_no_growth(subjects: Path) -> None:
@@ -108,21 +105,23 @@ def test_fewer_than_two_sizes_are_no_growth(subjects: Path) -> None:
         growing(session, "free", "KVP-POOL-007", SIZES[1:], 99.0, "the pool")
     (result,) = session.results
     assert result.verdict is Verdict.UNSUPPORTED
-    assert result.reason.startswith("fewer than two sizes can be set up: 4096: Refused: at most 1024 blocks")
+    assert result.reason.startswith(
+        "fewer than two sizes can be set up: 4096, 16384: Refused: at most 1024 blocks"
+    )
 
 
-def test_refusal_while_it_is_timed_is_an_error() -> None:
-    class Once(Bare):
-        seen = 0
-
+def test_a_size_that_is_refused_after_some_rounds_is_left_out() -> None:
+    class Leaking(Bare):
         def free(self, seq: int) -> None:
-            Once.seen += 1
-            if Once.seen > 8 * len(SIZES):
-                raise Refused("not now")
-            super().free(seq)
+            if len(self.pool) > 4000:
+                super().free(seq)
+            else:
+                self.tables.pop(seq)
 
-    with pytest.raises(Refused):
-        growth.measure_growth(Once, "free", SIZES)
+    measured = growth.measure_growth(Leaking, "free", (20, 64, 8192, 16384))
+    assert set(measured.times) == {8192, 16384}
+    assert measured.left_out == "20, 64: OutOfBlocks"
+    assert {len(of) for of in measured.times.values()} == {growth.ROUNDS}
 
 
 def test_sizes_that_are_not_set_up_in_time_are_left_out(

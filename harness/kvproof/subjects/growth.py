@@ -247,13 +247,15 @@ def _table_memory(make: Any, width: int) -> list[float]:
     return [float(manager.table_bytes() - reported), float(grown)]
 
 
-def _bodies(make: Any, name: str, sizes: tuple[int, ...], beat: Clock) -> tuple[dict[int, Body], str]:
-    """One for each size that is served, warmed up, and why others are not.
+def _bodies(
+    make: Any, name: str, sizes: tuple[int, ...], beat: Clock
+) -> tuple[dict[int, Body], dict[int, str]]:
+    """One for each size that is served, warmed up, and how others are refused.
 
     From the third on, sizes that would take too long are left out.
     """
     bodies: dict[int, Body] = {}
-    refused: list[str] = []
+    refused: dict[int, str] = {}
     made, turn, last = 0.0, 0.0, 1
     for i, size in enumerate(sizes):
         if len(bodies) >= 2 and (made * size > MADE_S * last or turn * size > TURN_S * last):
@@ -267,10 +269,22 @@ def _bodies(make: Any, name: str, sizes: tuple[int, ...], beat: Clock) -> tuple[
                 body.timed()
                 turn, last = time.perf_counter() - start, size
         except ContractError as error:
-            refused.append(f"{size}: {type(error).__name__}: {error}"[:LONGEST])
+            refused[size] = _answer(error)
         else:
             bodies[size] = body
-    return bodies, "; ".join(refused)
+    return bodies, refused
+
+
+def _answer(error: ContractError) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST].removesuffix(": ")
+
+
+def _words(refused: dict[int, str]) -> str:
+    """Each reason once, behind its sizes."""
+    sizes: dict[str, list[str]] = {}
+    for size, why in refused.items():
+        sizes.setdefault(why, []).append(str(size))
+    return "; ".join(f"{', '.join(of)}: {why}" for why, of in sizes.items())
 
 
 @contextlib.contextmanager
@@ -309,15 +323,18 @@ def measure_growth(make: Any, name: str, sizes: tuple[int, ...], beat: Clock = n
     if name == "table_memory":
         return Growth({size: _table_memory(make, size) for size in sizes})
     with _one_thread():
-        bodies, left_out = _bodies(make, name, sizes, beat)
+        bodies, refused = _bodies(make, name, sizes, beat)
         times: dict[int, list[float]] = {size: [] for size in bodies}
         gc.collect()
         gc.disable()
         try:
             with beat(len(sizes)):
                 for _ in range(ROUNDS):
-                    for size, body in bodies.items():
-                        times[size].append(_seconds(make, name, body))
+                    for size in [s for s in bodies if s not in refused]:
+                        try:
+                            times[size].append(_seconds(make, name, bodies[size]))
+                        except ContractError as error:  # one that leaks has no room after some rounds
+                            refused[size] = _answer(error)
         finally:
             gc.enable()
-    return Growth(times, left_out)
+    return Growth({size: of for size, of in times.items() if size not in refused}, _words(refused))
