@@ -108,10 +108,28 @@ def tests(session: nox.Session) -> None:
     _run(session, "environment", "pytest", *([] if chosen else SIDE_BY_SIDE), *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["tools"])
+@nox.session(venv_backend="none", requires=["environment" if "--from" in sys.argv else "tools"])
 def compare(session: nox.Session) -> None:
-    """What changed? Two runs, files or folders: nox -s compare -- OLD NEW"""
-    _run(session, "tools", "kvproof", "compare", *session.posargs)
+    """What changed? Two runs: nox -s compare -- OLD NEW; or a commit and this tree, measured in turns:
+    nox -s compare -- --from main
+    """
+    first, *others = session.posargs or [""]
+    if first != "--from":
+        _run(session, "tools", "kvproof", "compare", *session.posargs)
+        return
+    if not others:
+        session.error("--from: name a commit, such as main or HEAD~1")
+    said = subprocess.run(
+        ["git", "rev-parse", "--verify", "-q", f"{others[0]}^{{commit}}"], capture_output=True, text=True
+    )
+    if said.returncode:
+        session.error(f"--from {others[0]}: no such commit here")
+    commit = said.stdout.strip()
+    place = session.cache_dir.parent / "commits" / commit
+    if not (place / ".git").exists():
+        session.run_install("git", "clone", "-q", "--no-checkout", ".", str(place), external=True)
+    session.run_install("git", "-C", str(place), "checkout", "-q", "--detach", commit, external=True)
+    _run(session, "environment", "kvproof", "bench", "--against", str(place), *others[1:])
 
 
 @nox.session(venv_backend="none", requires=["tools"])

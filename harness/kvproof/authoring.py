@@ -1,12 +1,17 @@
-"""What helps who writes an adapter: a skeleton (`kvproof new-adapter`) and messages (`kvproof protocol`)."""
+"""What helps who writes an adapter: `kvproof smoke` (is it sane?), `new-adapter` (a skeleton), `protocol`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
+from rich.console import Console
 
+from kvproof import options
 from kvproof.options import WrongInput
+from kvproof.subjects import SubjectError, find
+from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 
 SKELETONS = Path(__file__).with_name("skeletons")
 KINDS = ("manager", "scheduler", "kernel", "ranks")
@@ -74,4 +79,42 @@ def protocol(send: bool, answers: bool) -> None:
         click.echo(f"-> {request}\n<- {answer}")
 
 
-COMMANDS = (new_adapter, protocol)
+@click.command()
+@click.argument("where")
+@options.checkout
+@click.option(
+    "--profile",
+    type=click.Choice(options.MEASURED),
+    help="What it is.  [default: what its factory takes]",
+)
+@click.option(
+    "--call-limit",
+    type=click.FloatRange(min=0.05),
+    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
+)
+def smoke(where: str, checkout: str | None, profile: str | None, call_limit: float | None) -> None:
+    """Say whether the ADAPTER is sane, before any compliance is judged."""
+    from kvproof.conformance.smoke import smoke_test
+
+    options.use(checkout)
+    try:
+        missing = find(where).missing()
+        if missing:
+            click.echo(
+                f"{where}: not looked at: "
+                + "; ".join(f"{w} is not here: {how}" for w, how in missing.items())
+            )
+            sys.exit(3)  # nothing was judged
+        notes, faults = smoke_test(where, call_limit, profile or "")
+    except SubjectError as error:
+        raise WrongInput(str(error)) from error
+    console = Console(emoji=False)
+    for line in notes:
+        click.echo(f"  {line}")
+    for line in faults:
+        console.print(f"  ERROR {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+    click.echo(f"{where}: the adapter is {'not sane' if faults else 'sane'}")
+    sys.exit(1 if faults else 0)
+
+
+COMMANDS = (smoke, new_adapter, protocol)

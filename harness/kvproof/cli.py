@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,15 +11,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvproof import __version__, authoring, cli_results, document, options, progress
+from kvproof import __version__, authoring, cli_results, cli_runs, document, options, progress
 from kvproof import spec as specification
 from kvproof.ledger import LedgerError
 from kvproof.options import WrongInput
-from kvproof.subjects import SubjectError, find, installed
-from kvproof.subjects.find import CHECKOUT_VARIABLE
+from kvproof.subjects import SubjectError, installed
 from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 
-OK, FINDINGS, USAGE, INCOMPLETE = 0, 1, 2, 3
+OK, FINDINGS = 0, 1
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -104,13 +101,13 @@ def conformance(
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
-        sys.exit(_spread(ray, parts, shard, results, quiet, "conformance"))
+        sys.exit(cli_runs.on_cluster(ray, parts, shard, results, quiet, "conformance"))
     with document.saying("conformance", as_json) as said:
-        _use(checkout)
+        options.use(checkout)
         console = Console(emoji=False)
         index = specification.load()
-        chosen = _selected(index, requirements)
-        folder = said.report = _run_folder(results, "conformance")
+        chosen = options.selected(index, requirements)
+        folder = said.report = options.run_folder(results, "conformance")
         settings = Settings(
             requirements=chosen,
             histories=histories * 10 if deep else histories,
@@ -203,6 +200,14 @@ def conformance(
     "1 for all kernels; 1: all in one process.",
 )
 @click.option("--noisy", is_flag=True, help="9 rounds, for a busy machine.")
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Measure in turns with the code in DIR, an earlier checkout of yours or of kvproof, and compare: "
+    "both meet the same moments of the machine.",
+)
+@click.option("--turn", type=int, hidden=True)
 @options.shard
 @options.ray
 @options.parts
@@ -223,6 +228,8 @@ def bench(
     patience: float,
     processes: int | None,
     noisy: bool,
+    against: Path | None,
+    turn: int | None,
     shard: tuple[int, int] | None,
     ray: str | None,
     parts: int,
@@ -237,14 +244,18 @@ def bench(
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
-        sys.exit(_spread(ray, parts, shard, results, quiet, "bench"))
+        sys.exit(cli_runs.on_cluster(ray, parts, shard, results, quiet, "bench"))
+    if against and (shard or noisy):
+        raise click.UsageError("--against has parts and turns of its own: leave out --shard and --noisy")
     with document.saying("bench", as_json) as said:
 
         def wrote(file: Path) -> None:
             said.report, said.files = file.parent, [file]
 
-        _use(checkout)
+        options.use(checkout)
         try:
+            if against:
+                sys.exit(cli_runs.in_turns(against, cells, trace, processes, results, quiet, said))
             status = run(
                 impls=list(impls),
                 trace=trace,
@@ -260,6 +271,7 @@ def bench(
                 patience=patience,
                 shard=shard,
                 processes=max(processes or 0, 9) if noisy else processes,
+                turn=turn,
                 wrote=wrote,
             )
         except SubjectError as error:
@@ -270,44 +282,6 @@ def bench(
 
 
 @main.command()
-@click.argument("where")
-@options.checkout
-@click.option(
-    "--profile",
-    type=click.Choice(options.MEASURED),
-    help="What it is.  [default: what its factory takes]",
-)
-@click.option(
-    "--call-limit",
-    type=click.FloatRange(min=0.05),
-    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
-)
-def smoke(where: str, checkout: str | None, profile: str | None, call_limit: float | None) -> None:
-    """Say whether the ADAPTER is sane, before any compliance is judged."""
-    from kvproof.conformance.smoke import smoke_test
-
-    _use(checkout)
-    try:
-        missing = find(where).missing()
-        if missing:
-            click.echo(
-                f"{where}: not looked at: "
-                + "; ".join(f"{w} is not here: {how}" for w, how in missing.items())
-            )
-            sys.exit(INCOMPLETE)
-        notes, faults = smoke_test(where, call_limit, profile or "")
-    except SubjectError as error:
-        raise WrongInput(str(error)) from error
-    console = Console(emoji=False)
-    for line in notes:
-        click.echo(f"  {line}")
-    for line in faults:
-        console.print(f"  ERROR {line}", style="red", markup=False, highlight=False, soft_wrap=True)
-    click.echo(f"{where}: the adapter is {'not sane' if faults else 'sane'}")
-    sys.exit(FINDINGS if faults else OK)
-
-
-@main.command()
 @click.argument("vector", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @options.impl
 @options.checkout
@@ -315,7 +289,7 @@ def replay(vector: Path, impls: tuple[str, ...], checkout: str | None) -> None:
     """Run a saved history step by step, on who showed it unless told otherwise, and show what is seen."""
     from kvproof.conformance.replay import load_vector, replay_vector
 
-    _use(checkout)
+    options.use(checkout)
     try:
         named = impls or (load_vector(vector).implementation or "reference",)
         found = [replay_vector(vector, impl, Console(emoji=False)) for impl in named]
@@ -358,73 +332,24 @@ def impls() -> None:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@document.option
 def claims(as_json: bool) -> None:
     """Check the figures of the chapter: counted on the reference, measured where the machine allows."""
     from kvproof.claims import check
-    from kvproof.claims.show import as_text, show
+    from kvproof.claims.show import show
 
-    try:
-        with progress.bar() as shown:
-            row = shown.add_task("claims", total=None)
-            found = check(lambda claim: shown.advance(row))
-    except SubjectError as error:
-        raise WrongInput(str(error)) from error
-    if as_json:
-        click.echo(as_text(found))
-    else:
-        show(found, Console(emoji=False))
+    with document.saying("claims", as_json) as said:
+        try:
+            with progress.bar() as shown:
+                row = shown.add_task("claims", total=None)
+                said.claims = check(lambda claim: shown.advance(row))
+        except SubjectError as error:
+            raise WrongInput(str(error)) from error
+        show(said.claims, Console(emoji=False))
 
 
 for command in authoring.COMMANDS:
     main.add_command(command)
-
-
-def _spread(
-    address: str, parts: int, shard: tuple[int, int] | None, results: Path, quiet: bool, what: str
-) -> int:
-    """Run this command's parts on a Ray cluster and merge them; the exit status of the whole run."""
-    from kvproof.report.results import ResultsError
-    from kvproof.shards import merge
-    from kvproof.spread import spread, without
-
-    if shard:
-        raise click.UsageError("--shard and --ray: a run on a cluster has parts of its own")
-    folder = _run_folder(results, what)
-    arguments = without(sys.argv[1:], "--ray", "--parts", "--results")
-    try:
-        paths, status = merge(spread(address, parts, arguments, folder / "parts", quiet), folder)
-    except ResultsError as error:
-        raise WrongInput(str(error)) from error
-    cli_results.tell(paths, quiet)
-    return status
-
-
-def _use(checkout: str | None) -> None:
-    if checkout:
-        os.environ[CHECKOUT_VARIABLE] = checkout
-
-
-def _run_folder(results: Path, what: str) -> Path:
-    """A new folder for this run, named by the time it began."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for number in range(1, 101):
-        folder = results / (f"{stamp}-{what}" + (f"-{number}" if number > 1 else ""))
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise options.unwritable(error, results) from error
-        return folder
-    raise click.UsageError(f"{results} has a hundred runs of this second")
-
-
-def _selected(index: specification.Spec, names: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        return tuple(r.id for name in names for r in index.select(name))
-    except specification.SpecError as error:
-        raise WrongInput(str(error)) from error
 
 
 main.add_command(cli_results.compare)

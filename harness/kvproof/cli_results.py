@@ -15,6 +15,7 @@ from kvproof.comparing import BOUND
 from kvproof.options import WrongInput
 
 if TYPE_CHECKING:
+    from kvproof.report.compare import Compared
     from kvproof.report.results import ResultFile
 
 COMMITTED = ("baselines", "thirdparty")
@@ -80,14 +81,8 @@ def compare(
         except ResultsError as error:
             raise WrongInput(str(error)) from error
         said.compared = found
-        for line in (*found.notes, *found.lines()):
-            click.echo(line)
-        failed = any(item.worse for item in found.items)
+        failed = tell_changes(found, bound)
         slower = found.slower(bound)
-        if found.times:
-            click.echo(f"times: {found.counted()}; SAME is within {bound:g}x, or twice the floor")
-        worse, gates = (sum(getattr(i, what) for i in found.items) for what in ("worse", "gates"))
-        click.echo(f"{found.verdicts} verdicts differ; {worse} for the worse in all")
         if gate:
             twice = slower & second.slower(bound) if second else set()
             failed |= bool(twice) or any(item.gates for item in found.items)
@@ -96,10 +91,22 @@ def compare(
                 click.echo(f"gate: {many}; --again FILE, a second run, settles it")
             void = found.void or (second is not None and second.void)
             ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
+            worse, gates = (sum(getattr(i, what) for i in found.items) for what in ("worse", "gates"))
             why = f"{worse} for the worse, {gates} changed or gone"
             click.echo(f"gate: {ending}, {why}, {len(twice)} slower by more than {bound:g}x in two runs")
             sys.exit(1 if failed else 3 if void else 0)
         sys.exit(1 if failed else 0)
+
+
+def tell_changes(found: Compared, bound: float = BOUND) -> bool:
+    """Show what differs; whether a verdict is for the worse."""
+    for line in (*found.notes, *found.lines()):
+        click.echo(line)
+    worse = sum(item.worse for item in found.items)
+    if found.times:
+        click.echo(f"times: {found.counted()}; SAME is within {bound:g}x, or twice the floor")
+    click.echo(f"{found.verdicts} verdicts differ; {worse} for the worse in all")
+    return worse > 0
 
 
 @click.command()

@@ -11,10 +11,14 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
+from kvproof.stats import median_interval
+
 LEAST_PROCESSES = 5
 """Of each side: with fewer, no order of the processes is rare enough for a verdict."""
+LEAST_PAIRS = 8
+"""The same where the processes of both sides come in pairs."""
 RARE = 0.015
-"""Two equal sides come out so far apart, by Mann-Whitney's test, in at most this share of comparisons."""
+"""Two equal sides come out so far apart, by the test of ranks, in at most this share of comparisons."""
 LEAST_CHANGE = 0.02
 """A smaller change is never told."""
 BOUND = 1.10
@@ -43,7 +47,7 @@ class Comparison:
     high: float
     """95 % interval of the ratio."""
     p: float
-    """Of Mann-Whitney's test on the process medians, exact, two-sided."""
+    """Of Mann-Whitney's test on the process medians, of Wilcoxon's on pairs; exact, two-sided."""
     floor: float
     """How far apart equal things are, as measured or reckoned; a smaller change is never told."""
     verdict: Difference
@@ -87,10 +91,7 @@ def compare(
     Raises:
         ValueError: a time is not positive, the floor is negative, or the bound is not above 1.
     """
-    if not bound > 1:
-        raise ValueError(f"bound {bound:g}: allowed is above 1, such as 1.1")
-    if not floor >= 0:
-        raise ValueError(f"floor {floor:g}: allowed is 0 and above")
+    _check(floor, bound)
     sides = [[np.asarray(times, dtype=np.float64) for times in side] for side in (before, after)]
     if any(not np.all(times > 0) for side in sides for times in side):
         raise ValueError("a time must be positive: ratios are compared")
@@ -103,14 +104,50 @@ def compare(
     low, high = (float(x) for x in np.quantile(drawn[1] / drawn[0], (0.025, 0.975)))
     p = rank_test(*medians)
     enough = min(map(len, sides)) >= LEAST_PROCESSES
-    verdict = Difference.UNCLEAR
-    if enough and p < RARE and not low <= 1 <= high and max(ratio, 1 / ratio) - 1 > max(LEAST_CHANGE, floor):
-        verdict = Difference.SLOWER if ratio > 1 else Difference.FASTER
-    else:
-        wide = max(bound, min(WIDEST, 1 + 2 * floor))
-        if enough and 1 / wide <= low and high <= wide:
-            verdict = Difference.SAME
+    return Comparison(ratio, low, high, p, floor, _verdict(ratio, low, high, p, floor, bound, enough))
+
+
+def compare_pairs(
+    before: Sequence[float], after: Sequence[float], *, floor: float = 0.0, bound: float = BOUND
+) -> Comparison:
+    """Compare the times of two sides whose processes were measured in pairs, one at once after the other.
+
+    As `compare`, on the ratios of the pairs, which the moments of the machine leave alone: Wilcoxon's test of
+    signed ranks, exact, and `LEAST_PAIRS` of them. In the simulation that is told of there, 10 pairs call
+    equal sides different in 0.6 % of runs before any floor, and find 5 % in 97 %.
+
+    Args:
+        before, after: median of each process, of pair n at n.
+
+    Raises:
+        ValueError: as `compare`, or one side has more processes.
+    """
+    _check(floor, bound)
+    if len(before) != len(after):
+        raise ValueError(f"{len(before)} and {len(after)} processes make no pairs")
+    if not all(t > 0 for t in (*before, *after)):
+        raise ValueError("a time must be positive: ratios are compared")
+    ratios = np.asarray(after, dtype=np.float64) / np.asarray(before, dtype=np.float64)
+    ratio, low, high = median_interval(ratios.tolist())
+    p = signed_rank_test(np.log(ratios))
+    verdict = _verdict(ratio, low, high, p, floor, bound, len(ratios) >= LEAST_PAIRS)
     return Comparison(ratio, low, high, p, floor, verdict)
+
+
+def _check(floor: float, bound: float) -> None:
+    if not bound > 1:
+        raise ValueError(f"bound {bound:g}: allowed is above 1, such as 1.1")
+    if not floor >= 0:
+        raise ValueError(f"floor {floor:g}: allowed is 0 and above")
+
+
+def _verdict(
+    ratio: float, low: float, high: float, p: float, floor: float, bound: float, enough: bool
+) -> Difference:
+    if enough and p < RARE and not low <= 1 <= high and max(ratio, 1 / ratio) - 1 > max(LEAST_CHANGE, floor):
+        return Difference.SLOWER if ratio > 1 else Difference.FASTER
+    wide = max(bound, min(WIDEST, 1 + 2 * floor))
+    return Difference.SAME if enough and 1 / wide <= low and high <= wide else Difference.UNCLEAR
 
 
 def rank_test(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
@@ -119,6 +156,26 @@ def rank_test(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
     above = float((a[:, None] < b).sum() + 0.5 * (a[:, None] == b).sum())
     least = int(np.ceil(min(above, n * m - above)))
     return min(1.0, 2 * sum(_orders(n, m)[: least + 1]) / comb(n + m, n))
+
+
+def signed_rank_test(differences: npt.NDArray[np.float64]) -> float:
+    """p of Wilcoxon's signed-rank test against 0, exact and two-sided; a 0 counts half to each sign."""
+    n = len(differences)
+    ranks = np.empty(n)
+    ranks[np.argsort(np.abs(differences), kind="stable")] = np.arange(1, n + 1)
+    above = float(ranks @ ((differences > 0) + 0.5 * (differences == 0)))
+    least = int(np.ceil(min(above, n * (n + 1) / 2 - above)))
+    return min(1.0, sum(_sums(n)[: least + 1]) / float(2 ** (n - 1)))
+
+
+@lru_cache
+def _sums(n: int) -> tuple[int, ...]:
+    """How many of the subsets of 1...n have the sum 0, 1, 2..."""
+    counts = np.zeros(n * (n + 1) // 2 + 1, dtype=object)
+    counts[0] = 1
+    for rank in range(1, n + 1):
+        counts[rank:] = counts[rank:] + counts[:-rank]
+    return tuple(int(c) for c in counts)
 
 
 @lru_cache

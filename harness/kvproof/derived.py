@@ -85,12 +85,24 @@ class Differing(Record):
     """A verdict for the worse."""
 
 
+class Claimed(Record):
+    """A figure of the chapter beside what was found here."""
+
+    section: str
+    claim: str
+    said: str
+    """The chapter's figure."""
+    found: str
+    """What is so, and by what it was found."""
+    verdict: Literal["holds", "does not hold", "needs a GPU", "not run"]
+
+
 class Document(Record):
     """What a command prints with `--json`: one document, and nothing else on standard output."""
 
     kind: Literal["document"] = "document"
     schema_version: int = 1
-    command: Literal["conformance", "bench", "compare", "report", "export", "history", "merge"]
+    command: Literal["conformance", "bench", "compare", "report", "export", "history", "merge", "claims"]
     exit_status: int
     report: str = ""
     """The folder of the run or export, the first page of the site, or the history; empty where nothing was
@@ -100,5 +112,7 @@ class Document(Record):
     """Of a comparison; of a history, what has changed for good."""
     times: dict[str, int] = Field(default_factory=dict)
     """Of a comparison: FASTER, SAME, SLOWER, UNCLEAR, INVALID -> points."""
+    claims: tuple[Claimed, ...] = ()
+    """Of `kvproof claims`, in the order of the chapter."""
     notes: tuple[str, ...] = ()
     """Of a comparison: what holds for all of it, such as two machines; of an export: what was left out."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from kvproof.derived import Differing, Document, Failed, Told
+from kvproof.derived import Claimed, Differing, Document, Failed, Told
 
 if TYPE_CHECKING:
+    from kvproof.claims import Claim
     from kvproof.report.compare import Compared
     from kvproof.report.history import Change
 
@@ -23,7 +24,7 @@ option = click.option(
     is_flag=True,
     help="Print one JSON document (specs/schemas/document.json), and all else on standard error.",
 )
-Command = Literal["conformance", "bench", "compare", "report", "export", "history", "merge"]
+Command = Literal["conformance", "bench", "compare", "report", "export", "history", "merge", "claims"]
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Saying:
     files: Sequence[Path] = ()
     compared: Compared | None = None
     changes: Sequence[Change] = ()
+    claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
 
 
@@ -67,6 +69,7 @@ def _document(command: Command, said: Saying, status: int) -> Document:
             Differing(word="slower" if c.step.after > c.step.before else "faster", what=str(c), worse=False)
             for c in said.changes
         ),
+        claims=tuple(Claimed.model_validate(asdict(c)) for c in said.claims),
         notes=tuple(said.notes),
     )
     if said.compared is None:

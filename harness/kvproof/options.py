@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from typing import Any
 
 import click
 
+from kvproof import runs
 from kvproof import spec as specification
+from kvproof.subjects.find import CHECKOUT_VARIABLE
 
 impl = click.option(
     "--impl",
@@ -77,6 +80,20 @@ def profiles(index: specification.Spec, chosen: Sequence[str], named: bool) -> S
     return [p for p in PROFILES if p in asked] or (PROFILES[:1] if named or asked else PROFILES)
 
 
+def selected(index: specification.Spec, names: Sequence[str]) -> tuple[str, ...]:
+    """The requirements that `--requirement` names, by id or area."""
+    try:
+        return tuple(r.id for name in names for r in index.select(name))
+    except specification.SpecError as error:
+        raise WrongInput(str(error)) from error
+
+
+def use(checkout: str | None) -> None:
+    """Tell `--checkout` to the adapters of this process and of those that it starts."""
+    if checkout:
+        os.environ[CHECKOUT_VARIABLE] = checkout
+
+
 class WrongInput(click.ClickException):
     """Something that the user named cannot be used: one line, and exit status 2."""
 
@@ -90,6 +107,14 @@ def unwritable(error: OSError, results: Path) -> WrongInput:
     """What to say where the folder for reports, or a file in it, cannot be made."""
     where = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return WrongInput(f"--results {results}: {where}; give a folder that can be written")
+
+
+def run_folder(results: Path, what: str) -> Path:
+    """A new folder for this run in `--results`."""
+    try:
+        return runs.new_folder(results, what)
+    except OSError as error:
+        raise unwritable(error, results) from error
 
 
 class CellOption(click.Option):

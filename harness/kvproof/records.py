@@ -275,6 +275,9 @@ class Header(Record):
     requirements: tuple[Requirement, ...] = ()
     shard: str = ""
     """"2/3" for the second of three parts of a run; empty for a whole one."""
+    pairs: str = ""
+    """The same in two benchmarks that were measured in turns: process n of a cell in one makes a pair with
+    process n in the other. Empty for one that was measured by itself."""
 
 
 class Judged(Record):

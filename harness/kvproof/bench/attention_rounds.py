@@ -157,7 +157,7 @@ def _found(lanes: dict[str, Lane], names: Sequence[str]) -> list[Sample]:
         if lane.name == CONTROL:
             continue
         sample = merge(lane.name, lane.point, UNIT, lane.samples)
-        if sample.rounds and (said := _too_fast(lane, fastest)):
+        if sample.rounds and (said := too_fast(lane.samples, fastest)):
             sample = empty(lane.name, lane.point, UNIT, said)
         counters = {k: v for k, v in sample.counters.items() if k != FASTEST}
         for key in RATIOS if sample.rounds else ():
@@ -170,9 +170,9 @@ def _found(lanes: dict[str, Lane], names: Sequence[str]) -> list[Sample]:
     return found
 
 
-def _too_fast(lane: Lane, fastest: float) -> str:
+def too_fast(samples: Sequence[Sample], fastest: float) -> str:
     """Why a time is not believed: below the fastest rate at which any of the processes read memory."""
-    for s in lane.samples if fastest else ():
+    for s in samples if fastest else ():
         from kvproof.bench.roofline import SLACK  # brings torch, which managers do without
 
         if (rate := s.counters["gbps"]) > SLACK * fastest:

@@ -33,6 +33,10 @@ class Plan:
     shard: tuple[int, int] | None = None
     rounds: int = 1
     """Processes of each implementation for the timed cells; 1: all of them in this one."""
+    turn: int = 0
+    """Number of this process, where others put several together (`turns`)."""
+    share: int = 1
+    """So many processes share the rounds of a cell there."""
     kernel_rounds: int = 1
     """The same for kernels, of which a process has all."""
 

@@ -30,6 +30,7 @@ from kvproof.environment import describe
 from kvproof.records import Footer, Header, Sample
 from kvproof.report import attention
 from kvproof.report.results import ResultWriter
+from kvproof.runs import new_folder
 from kvproof.subjects import SubjectError, find
 
 DEFAULT = ("reference", "plain")
@@ -82,6 +83,7 @@ def run(
     patience: float = 1.0,
     shard: tuple[int, int] | None = None,
     processes: int | None = None,
+    turn: int | None = None,
     wrote: Callable[[Path], None] = lambda file: None,
 ) -> int:
     """Measure implementations and write the results to `out`/<time>-bench/.
@@ -102,6 +104,7 @@ def run(
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
         processes: of each implementation, for all cells that are timed; None: 5, on a GPU one for kernels.
+        turn: number of this process, where several are put together: it does its share of the rounds.
         wrote: is told the result file, whole or broken off.
 
     Returns:
@@ -141,6 +144,8 @@ def run(
     trace_ids = traces.with_ids(requests)
     plan = Plan(subjects, points, trace_ids, capacity, quick, seed, kernels, device, absent, patience, shard)
     own = 1 if device == "cuda" else ROUNDS  # time on a device is short, and its clocks are watched
+    if turn is not None:
+        return measure(replace(plan, turn=turn, share=ROUNDS), out, console, quiet, wrote)
     plan = replace(plan, rounds=processes or ROUNDS, kernel_rounds=processes or own)
     if processes and processes > 1 and not plan.several():
         console.print("--rounds: none of these cells is measured in several processes", highlight=False)
@@ -234,7 +239,7 @@ def measure(
 ) -> int:
     """Measure opened subjects; arguments and answer as in `run`."""
     started, now = time.monotonic(), datetime.now(UTC)
-    folder = _fresh(out, f"{now:%Y%m%dT%H%M%SZ}-bench")
+    folder = new_folder(out, "bench", now)
     opened: list[Subject | KernelSubject] = [*plan.subjects, *plan.kernels]
     header = Header(
         what="bench",
@@ -270,7 +275,7 @@ def measure(
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
                 rank_cells.measure(
-                    plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds, plan.crews
+                    plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds, plan.crews, plan.share
                 )
                 findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
@@ -304,18 +309,6 @@ def measure(
     return status
 
 
-def _fresh(out: Path, name: str) -> Path:
-    """A new folder; a second run in the same second gets a number."""
-    for number in range(1, 1000):
-        folder = out / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise FileExistsError(f"{out / name}: 1000 runs of this second are there")
-
-
 @contextlib.contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[object], None]]:
     """A bar on the terminal, nothing elsewhere; told each point before it is measured."""
@@ -337,7 +330,8 @@ def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], 
         return rounds.measure(plan.subjects, points, shape, theirs, tell) if points else []
     if not plan.timed:
         return []
-    return run_timed(Job(plan.subjects, plan.timed, CELL_S[plan.quick], emit, tell, patience=plan.patience))
+    seconds = (ROUND_S if plan.share > 1 else CELL_S)[plan.quick]
+    return run_timed(Job(plan.subjects, plan.timed, seconds, emit, tell, patience=plan.patience))
 
 
 def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], None]) -> list[str]:
@@ -357,7 +351,7 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
     job = AttentionJob(
         plan.kernels, groups(points), seconds, emit, started, device=plan.device, seed=plan.seed
     )
-    job.patience = plan.patience
+    job.patience, job.turn, job.processes = plan.patience, plan.turn, plan.share
     return run_timed(job)
 
 

@@ -1,11 +1,9 @@
-"""Claims as a table on the terminal, and as JSON."""
+"""Claims as a table on the terminal."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from rich import box
 from rich.console import Console
@@ -33,8 +31,3 @@ def show(claims: Sequence[Claim], console: Console) -> None:
         highlight=False,
     )
     console.print("of the text on paged KV caches that the reference implements; none is about your code")
-
-
-def as_text(claims: Sequence[Claim]) -> str:
-    """JSON: a list of objects with section, claim, said, found, verdict."""
-    return json.dumps([asdict(c) for c in claims], indent=2, ensure_ascii=False)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from kvproof.comparing import BOUND, LEAST_PROCESSES, Comparison, Difference, compare
+from kvproof.comparing import BOUND, LEAST_PROCESSES, Comparison, Difference, compare, compare_pairs
 from kvproof.records import Sample, Verdict
 from kvproof.report.results import ResultFile, ResultsError
 from kvproof.report.summary import BAD, summarize
@@ -193,7 +193,8 @@ def _benchmarks(
             _exact(key, a, b, found)
             if b.unit.split("/")[0] in TIMES and b.cell not in COUNTED and not _control(b):
                 pairs[key] = a, b
-    _times(pairs, bound, comparable, bool(voids), found)
+    turns = {f.header.pairs for f in (*before, *after)}
+    _times(pairs, bound, comparable, bool(voids), len(turns) == 1 and turns != {""}, found)
 
 
 def _control(s: Sample) -> bool:
@@ -247,18 +248,26 @@ def _exact(key: Key, a: Sample, b: Sample, found: Compared) -> None:
 
 
 def _times(
-    pairs: dict[Key, tuple[Sample, Sample]], bound: float, comparable: bool, void: bool, found: Compared
+    pairs: dict[Key, tuple[Sample, Sample]],
+    bound: float,
+    comparable: bool,
+    void: bool,
+    turns: bool,
+    found: Compared,
 ) -> None:
     """Compare times. The floor of all of a family is `MANY` times what half of them differ by: two moments of
-    a machine differ too, and the control within one run does not see that."""
+    a machine differ too, and the control within one run does not see that.
+
+    turns: both were measured in turns, so their processes make pairs.
+    """
     sides: dict[Key, list[list[tuple[float]]]] = {}
     for key, (a, b) in pairs.items():
-        calibrated = bool(a.cal and b.cal)
+        calibrated = bool(a.cal and b.cal) and not turns  # of a pair the moment is the same
         sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
     apart: dict[str, list[float]] = {}
     for key, both in sides.items():
         if min(map(len, both)) >= LEAST_PROCESSES:
-            apart.setdefault(_family(key), []).append(_apart(*both))
+            apart.setdefault(_family(key), []).append(_apart(both[0], both[1], turns))
     every = [x for some in apart.values() for x in some]
     drift = median(every) if len(every) >= LEAST_TIMES and comparable else 0.0
     drifts = {k: median(some) if len(some) >= LEAST_TIMES else drift for k, some in apart.items()}
@@ -271,7 +280,10 @@ def _times(
     for key, (a, b) in pairs.items():
         both = sides[key]
         floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
-        result = compare(*([], []) if void else both, floor=floor, bound=bound)
+        if turns and not void:
+            result = compare_pairs(*([t for (t,) in side] for side in both), floor=floor, bound=bound)
+        else:
+            result = compare(*([], []) if void else both, floor=floor, bound=bound)
         if not void and (not comparable or drift > DRIFT):
             result = replace(result, verdict=Difference.UNCLEAR)
         found.times[key] = result
@@ -292,9 +304,12 @@ def _family(key: Key) -> str:
     return next((name for name in FAMILIES if key[1].startswith(name)), "")
 
 
-def _apart(before: list[tuple[float]], after: list[tuple[float]]) -> float:
-    """How far the medians of two sides are apart: 0.03 is 3 %, either way."""
-    ratio = median([t for (t,) in after]) / median([t for (t,) in before])
+def _apart(before: list[tuple[float]], after: list[tuple[float]], turns: bool) -> float:
+    """How far the medians of two sides are apart, or the median of pairs from 1: 0.03 is 3 %, either way."""
+    if turns:
+        ratio = median([b / a for (a,), (b,) in zip(before, after, strict=True)])
+    else:
+        ratio = median([t for (t,) in after]) / median([t for (t,) in before])
     return max(ratio, 1 / ratio) - 1
 
 

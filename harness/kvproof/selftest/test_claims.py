@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from kvproof import gpu
+from kvproof import gpu, spec
 from kvproof.claims import Claim, Verdict, measured
 from kvproof.claims.counted import counted
 from kvproof.cli import main
@@ -67,8 +68,12 @@ def test_json_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.exit_code == 0
     assert "2 claims: 1 holds, 1 does not hold" in shown.output
     assert "b [x]" in shown.output
-    data = json.loads(CliRunner().invoke(main, ["claims", "--json"]).output)
-    assert data[1] == {
+    told = json.loads(CliRunner().invoke(main, ["claims", "--json"]).stdout)
+    jsonschema.validate(
+        told, json.loads((spec.find() / "schemas" / "document.json").read_text(encoding="utf-8"))
+    )
+    assert (told["command"], told["exit_status"], len(told["claims"])) == ("claims", 0, 2)
+    assert told["claims"][1] == {
         "section": "3.2.7",
         "claim": "b [x]",
         "said": "2",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 
-from kvproof.comparing import Comparison, Difference, compare, rank_test
+from kvproof.comparing import Comparison, Difference, compare, compare_pairs, rank_test, signed_rank_test
 
 DRIFT, PROCESSES = 0.02, 9
 
@@ -41,6 +41,47 @@ def test_five_processes_raise_no_more_alarms() -> None:
     found = verdicts(1.0, 1500, processes=5)
     assert found[Difference.FASTER] + found[Difference.SLOWER] < 0.01
     assert verdicts(1.3, 300, processes=5)[Difference.SLOWER] >= 0.99
+
+
+def of_pairs(slowdown: float, runs: int, pairs: int = 10) -> dict[Difference, float]:
+    """The same of pairs, whose moments differ by up to half; no floor."""
+    rng = np.random.default_rng(12)
+    times = np.exp(rng.normal(0, DRIFT, (runs, 2, pairs))) * rng.uniform(1, 1.5, (runs, 1, pairs))
+    times[:, 1] *= slowdown
+    found = [compare_pairs(before, after).verdict for before, after in times]
+    return {kind: found.count(kind) / runs for kind in Difference}
+
+
+def test_pairs_keep_the_promise_without_a_floor() -> None:
+    equal = of_pairs(1.0, 2000)
+    assert equal[Difference.FASTER] + equal[Difference.SLOWER] < 0.01
+    assert equal[Difference.SAME] > 0.98
+    slower = of_pairs(1.05, 1000)
+    assert slower[Difference.SLOWER] >= 0.95
+    assert slower[Difference.FASTER] == 0
+
+
+def test_pairs_by_hand() -> None:
+    moments = [1.0, 2.0, 1.5, 1.0, 3.0, 1.0, 1.2, 1.0]
+    found = compare_pairs(moments, [1.3 * t for t in moments])
+    assert found.verdict is Difference.SLOWER
+    assert found.ratio == pytest.approx(1.3)
+    assert found.p == pytest.approx(2 / 256)
+    assert compare_pairs(moments, moments).verdict is Difference.SAME
+    assert compare_pairs(moments[:7], [1.3 * t for t in moments[:7]]).verdict is Difference.UNCLEAR
+    with pytest.raises(ValueError, match="8 and 7 processes make no pairs"):
+        compare_pairs(moments, moments[:7])
+    with pytest.raises(ValueError, match="positive"):
+        compare_pairs([0.0] * 8, moments)
+
+
+def test_the_test_of_signed_ranks_counts_every_sign() -> None:
+    sizes = np.arange(1.0, 7.0)
+    for signs in ((1, 1, 1, 1, 1, 1), (-1, 1, 1, 1, 1, 1), (1, 1, -1, 1, -1, 1), (1, -1, 1, -1, 1, -1)):
+        far = abs(float(sizes @ np.array(signs)))
+        every = [abs(float(sizes @ np.array(s))) >= far for s in product((-1, 1), repeat=6)]
+        assert signed_rank_test(sizes * signs) == pytest.approx(sum(every) / len(every))
+    assert signed_rank_test(np.zeros(5)) == 1.0
 
 
 def one_each(*times: float) -> list[list[float]]:

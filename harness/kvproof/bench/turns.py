@@ -1,0 +1,234 @@
+"""Two versions of the same code in turns, so that both meet the same moments of the machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from kvproof.bench import calm, tables
+from kvproof.bench.attention_rounds import FASTEST, too_fast
+from kvproof.bench.matrix import Point
+from kvproof.bench.measure import empty
+from kvproof.bench.merged import merge
+from kvproof.bench.rounds import MORE
+from kvproof.records import Footer, Sample
+from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
+
+TURNS = 10
+"""So many pairs find a change of 5 % in 95 of 100 comparisons (`comparing`)."""
+PARTS = 8
+"""Of the matrix, at most: a few seconds of one version, then the same of the other."""
+SIDES = ("before", "after")
+ROOTS = ("src", "harness", "impls", "kernels")
+"""Folders of a checkout from which packages are imported, besides itself."""
+
+Key: TypeAlias = tuple[str, str, str]
+"""Implementation, cell, parameters as JSON."""
+
+
+class TurnError(RuntimeError):
+    """One of the two versions could not be measured; the message has its last words."""
+
+
+@dataclass
+class Side:
+    """One version, with what was measured of it.
+
+    checkout: its packages take the place of the installed ones, and paths of adapters lead into it; None:
+        everything as it is here.
+    files: of all parts and turns.
+    samples: of each point, by the number of the pair that it belongs to.
+    """
+
+    name: str
+    checkout: Path | None = None
+    files: list[ResultFile] = field(default_factory=list)
+    samples: dict[Key, dict[int, Sample]] = field(default_factory=dict)
+
+    def measure(self, arguments: Sequence[str], turn: int, pair: int) -> None:
+        """Run `kvproof bench` with these arguments once; that there is nothing to measure is no error.
+
+        Hashes of strings are seeded by the number of the turn, so both versions meet the same ones.
+
+        Raises:
+            TurnError: it ended without a result.
+        """
+        env = {**os.environ, "PYTHONHASHSEED": str(turn + 1)}
+        if self.checkout:
+            paths = [str(self.checkout / root) for root in ROOTS]
+            paths += [os.path.abspath(p) for p in filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+            env["PYTHONPATH"] = os.pathsep.join(paths)
+        with tempfile.TemporaryDirectory(prefix="kvproof-") as folder:
+            command = [sys.executable, "-m", "kvproof.cli", "bench", *arguments]
+            command += ["--turn", str(turn), "--quiet", "--results", folder]
+            done = subprocess.run(
+                command, cwd=self.checkout, env=env, capture_output=True, text=True, check=False
+            )
+            found = list(Path(folder).rglob("bench.jsonl"))
+            if not found and done.returncode == 3:
+                return
+            try:
+                file = read(found[0])
+            except (IndexError, ResultsError):
+                words = " ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
+                raise TurnError(f"{self.name}: ended with status {done.returncode}: {words}") from None
+        self.files.append(file)
+        for s in file.samples:
+            key = s.implementation, s.cell, json.dumps(s.parameters, sort_keys=True)
+            self.samples.setdefault(key, {})[pair] = s
+
+    def write(self, folder: Path, samples: Sequence[Sample], pairs: str) -> Path:
+        """Write the result file and the report of the whole."""
+        command = shlex.join(["kvproof", *sys.argv[1:]])
+        first, failed = self.files[0].header, max(f.footer.failed for f in self.files)
+        header = first.model_copy(update={"shard": "", "pairs": pairs, "command": command})
+        with ResultWriter(folder / self.name / "bench.jsonl", header) as file:
+            for s in samples:
+                file.write(s)
+            file.close(
+                Footer(
+                    complete=True,
+                    cases=len(samples),
+                    must_run=0,
+                    failed=failed,
+                    exit_status=1 if failed else 0 if any(s.rounds for s in samples) else 3,
+                    seconds=round(sum(f.footer.seconds for f in self.files), 1),
+                )
+            )
+        notes = [f"{s.implementation}, {Point(s.cell, s.parameters)}: {s.note}" for s in samples]
+        tables.write(folder / self.name, header, samples, [n for n in notes if ": INVALID" in n], [])
+        return file.path
+
+
+def parts(cells: Sequence[str]) -> int:
+    """In how many parts these cells, or all, are taken."""
+    return min(PARTS, len(set(cells)) or PARTS)
+
+
+def take(
+    before: Path,
+    arguments: Sequence[str],
+    cells: Sequence[str],
+    turns: int,
+    folder: Path,
+    tell: Callable[[str], None],
+) -> list[Path]:
+    """Measure both versions in turns, each a fresh process, and write what each came to below `folder`.
+
+    A pair is one version and at once the other, in changing order, with some of the cells. Pairs in which the
+    machine was disturbed are left out, and up to four turns follow of cells that lack pairs or have not
+    settled (`calm`).
+
+    Args:
+        before: checkout of the other version.
+        arguments: of `kvproof bench`, without the cells.
+        cells: of the matrix; none: all.
+        tell: is told each pair before it is measured.
+
+    Returns:
+        The result files of before and after: process n of a cell in one makes a pair with that in the other.
+
+    Raises:
+        TurnError: see there.
+    """
+    sides = Side(SIDES[0], before.resolve()), Side(SIDES[1])
+    numbers = itertools.count()
+
+    def pair(turn: int, options: Sequence[str]) -> None:
+        number = next(numbers)
+        for side in sides[::-1] if turn % 2 else sides:
+            side.measure([*arguments, *options], turn, number)
+
+    some: list[list[str]] = []
+    for part in range(1, parts(cells) + 1):  # the first turn has what is counted and not timed as well
+        tell(f"turn 1 of {turns}")
+        pair(0, [*_options(cells), "--shard", f"{part}/{parts(cells)}"])
+        some.append(sorted(_timed(sides) - {cell for known in some for cell in known}))
+    if not all(side.files for side in sides):
+        raise TurnError("nothing was measured: no implementation can run here, or no cell is for it")
+    for turn in range(1, turns):
+        for timed in some:
+            tell(f"turn {turn + 1} of {turns}")
+            if timed:
+                pair(turn, _options(timed))
+    for turn in range(turns, turns + MORE * (turns > 1)):
+        speed = _quiet(sides)
+        if again := sorted({k[1] for k in _both(sides) if _wanting(_pairs(sides, k), turns, speed)}):
+            tell(f"turn {turn + 1}, {len(again)} cells again")
+            pair(turn, _options(again))
+    for key in _both(sides):
+        _choose(sides, key, turns, _quiet(sides))
+    both = sides[0].files[0].header.started
+    return [side.write(folder, _whole(side), both) for side in sides]
+
+
+def _timed(sides: Sequence[Side]) -> set[str]:
+    """Cells with a time, so far."""
+    every = [s for side in sides for samples in side.samples.values() for s in samples.values()]
+    return {s.cell for s in every if s.cal}
+
+
+def _options(cells: Sequence[str]) -> list[str]:
+    return [word for cell in cells for word in ("--cell", cell)]
+
+
+def _both(sides: Sequence[Side]) -> list[Key]:
+    """Points that both versions have."""
+    return [key for key in sides[1].samples if key in sides[0].samples]
+
+
+def _pairs(sides: Sequence[Side], key: Key) -> dict[int, tuple[Sample, Sample]]:
+    """The pairs of a point that both have a time for; none where one of them ever has none."""
+    a, b = (side.samples[key] for side in sides)
+    timed = all(s.rounds and s.cal for samples in (a, b) for s in samples.values())
+    return {n: (a[n], b[n]) for n in sorted(a.keys() & b.keys())} if timed else {}
+
+
+def _quiet(sides: Sequence[Side]) -> float:
+    """What the calibration loop takes on the quiet machine."""
+    found = [s.cal for side in sides for samples in side.samples.values() for s in samples.values() if s.cal]
+    return calm.quiet(found) if found else float("inf")
+
+
+def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
+    """The slower calibration of each pair."""
+    return [max(a.cal or 0.0, b.cal or 0.0) for a, b in pairs.values()]
+
+
+def _wanting(pairs: dict[int, tuple[Sample, Sample]], least: int, speed: float) -> bool:
+    """Whether a point needs another pair."""
+    ratios = [b.median / a.median for a, b in pairs.values()]
+    return bool(pairs) and calm.wanting(ratios, _slower(pairs), least, speed)
+
+
+def _choose(sides: Sequence[Side], key: Key, least: int, speed: float) -> None:
+    """Leave of a point the pairs that count."""
+    if pairs := _pairs(sides, key):
+        numbers = list(pairs)
+        kept = [numbers[i] for i in calm.chosen(_slower(pairs), least, speed)]
+        for side in sides:
+            side.samples[key] = {n: side.samples[key][n] for n in kept}
+
+
+def _whole(side: Side) -> list[Sample]:
+    """What the processes of a version came to at each point."""
+    every = [s for samples in side.samples.values() for s in samples.values()]
+    fastest = max((s.counters.get(FASTEST, 0.0) for s in every), default=0.0)
+    found = []
+    for key, samples in side.samples.items():
+        parts, point = list(samples.values()), Point(key[1], json.loads(key[2]))
+        whole = merge(key[0], point, parts[0].unit, parts)
+        if whole.rounds and FASTEST in whole.counters and (said := too_fast(parts, fastest)):
+            whole = empty(key[0], point, whole.unit, said)
+        counters = {name: value for name, value in whole.counters.items() if name != FASTEST}
+        found.append(whole.model_copy(update={"counters": counters}))
+    return found
