@@ -8,13 +8,12 @@ import pytest
 
 from kvproof.conformance.citing import directed, profile, requirement
 from kvproof.conformance.drawn import drawn
+from kvproof.conformance.growing import growing
 from kvproof.conformance.plugin import require
 from kvproof.conformance.session import Session
 from kvproof.histories.arrivals import arrivals
 from kvproof.histories.relations import RELATIONS, compared, outputs
 from kvproof.records import Case, Verdict
-from kvproof.stats import median, slope
-from kvproof.subjects import SubjectError
 
 CHUNKS = 20
 QUEUES = (2**6, 2**8, 2**10, 2**12)
@@ -89,22 +88,4 @@ def _differ(wrong: dict[int, tuple[list[int] | None, list[int] | None]]) -> str:
 @profile("scheduler")
 @requirement("KVP-SCHED-009")
 def test_cost_of_a_step_with_a_long_queue(session: Session) -> None:
-    try:
-        rounds = session.worker.growth("queue", QUEUES)
-    except SubjectError as error:
-        require([session.record("growth/queue", "KVP-SCHED-009", Verdict.ERROR, reason=str(error))])
-        return
-    medians = [median(r) for r in rounds]
-    found = slope(QUEUES[: len(medians)], medians)
-    times = ", ".join(f"{q}: {m * 1e6:.0f} us" for q, m in zip(QUEUES, medians, strict=False))
-    require(
-        [
-            session.record(
-                "growth/queue",
-                "KVP-SCHED-009",
-                Verdict.PASS if found < 0.5 else Verdict.FAIL,
-                expected="slope of the cost over the waiting requests below 0.5",
-                got=f"slope {found:.2f} ({times})",
-            )
-        ]
-    )
+    growing(session, "queue", "KVP-SCHED-009", QUEUES, 0.5, "the waiting requests")

@@ -225,6 +225,27 @@ def hits_search_the_line(num_blocks: int, block_size: int) -> Manager:
 
 
 @fault(
+    "KVP-POOL-007",
+    "each free copies the list of free blocks",
+    model="sgl-project/sglang: torch.cat of the freed pages and all free ones",
+)
+def free_copies_the_list(num_blocks: int, block_size: int) -> Manager:
+    class CopyingPool(Pool):
+        def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
+            super().__init__(num_blocks, reserved, on_evict)
+            self.line = np.arange(num_blocks, dtype=np.int32)
+
+        def push(self, blocks: Index) -> None:
+            self.line = np.concatenate((blocks, self.line[len(blocks) :]))
+            super().push(blocks)
+
+    class Faulty(Manager):
+        pool_type = CopyingPool
+
+    return Faulty(num_blocks, block_size)
+
+
+@fault(
     "KVP-POOL-008",
     "blocks that copy-on-write has taken never come back",
     model="sgl-project/sglang#27586",
