@@ -23,8 +23,8 @@ UNLISTED = frozenset(
         *(
             f"growth/{name}"
             for name in (
-                *("allocate", "append", "wide", "hit", "look_up", "first_miss"),
-                *("step_batch", "table-memory", "queue"),
+                *("allocate", "append", "wide", "free", "release", "hit"),
+                *("look_up", "first_miss", "step_batch", "table-memory", "queue"),
             )
         ),
         *(f"meta/{name}" for name in RELATIONS),

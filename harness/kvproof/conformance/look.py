@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from kvproof.records import Case
 from kvproof.subjects import Implementation, SubjectError
+from kvproof.subjects.growth import Growth
 from kvproof.subjects.host import Outcome
 
 FACTORIES = {"manager": "make", "scheduler": "make_scheduler", "ranks": "make_ranks", "kernel": "make"}
@@ -31,7 +32,7 @@ class Driven(Protocol):
 
     def describe(self, *shape: Any) -> dict[str, Any]: ...
 
-    def growth(self, name: str, sizes: tuple[int, ...]) -> Any: ...
+    def growth(self, name: str, sizes: tuple[int, ...]) -> Growth: ...
 
     def run(self, case: Case) -> Outcome: ...
 

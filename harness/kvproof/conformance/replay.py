@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -16,6 +15,7 @@ from kvproof.conformance.session import Session, Settings
 from kvproof.histories.build import runnable
 from kvproof.histories.payload import inputs, setting_of
 from kvproof.records import Case, Finding, Operation, short
+from kvproof.report.steps import told
 from kvproof.subjects import find
 from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT, Worker
 
@@ -66,7 +66,7 @@ def replay_vector(path: Path, where: str, console: Console) -> bool:
         _line(console, f"{step:>3}  {op} -> {seen.outcome}{value}")
         for line in _given(case, op) if case.kernel is not None else ():
             _line(console, f"       {line}", "dim")
-        for line in _LINES.get(case.profile, _nothing)(seen.value):
+        for line in told(seen.value) if case.profile in ("scheduler", "ranks") else ():
             _line(console, f"       {line}", "dim")
         tables = ", ".join(f"{s}: {list(t)}" for s, t in seen.tables.items())
         if case.profile in ("manager", "scheduler"):
@@ -86,21 +86,6 @@ def _found(console: Console, findings: Sequence[Finding]) -> None:
         _line(console, f"     {' ' * len(finding.requirement)}  got      {finding.got}", "bold red")
 
 
-def _steps(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What a scheduler planned in each step, and what became of its requests."""
-    for step in steps:
-        plan = ", ".join(f"{rid}: [{lo}, {hi}) in {table}" for rid, lo, hi, table in step["rows"])
-        ends = [(name, step.get(name)) for name in ("preempted", "rejected", "finished")]
-        yield f"plan {plan or 'nothing'}" + "".join(f"; {name} {rids}" for name, rids in ends if rids)
-
-
-def _ranks(value: dict[str, Any]) -> Iterator[str]:
-    """What each rank that runs holds after an operation."""
-    for rank, one in value.get("state", {}).items():
-        lost = f"  lost {one['lost']}" if one["lost"] else ""
-        yield f"rank {rank}: epoch {one['epoch']}  tables {one['tables']}  free {one['free']}{lost}"
-
-
 def _given(case: Case, op: Operation) -> Iterator[str]:
     """What a kernel is called with, and which slots no row may read."""
     setting, given = setting_of(case, op), inputs(case, op)
@@ -115,13 +100,6 @@ def _given(case: Case, op: Operation) -> Iterator[str]:
     if free:
         more = f", and those from {MOST_FREE} on that no sequence has" * (given.num_blocks > MOST_FREE)
         yield f"blocks of nobody: {short(free)}{more}"
-
-
-def _nothing(value: Any) -> Iterator[str]:
-    yield from ()
-
-
-_LINES: dict[str, Callable[[Any], Iterator[str]]] = {"scheduler": _steps, "ranks": _ranks}
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

@@ -19,6 +19,7 @@ from kvproof.conformance.citing import DRAWN, case_names
 from kvproof.conformance.look import FACTORIES, OF_ONE_RANK, first_look
 from kvproof.conformance.plugin import Plugin
 from kvproof.conformance.session import Session, Settings, file_name
+from kvproof.conformance.shortest import shortest
 from kvproof.environment import describe
 from kvproof.records import Footer, Header, Result, Verdict
 from kvproof.report.results import ResultWriter, tally
@@ -96,7 +97,7 @@ def judge_one(implementation: Implementation, settings: Settings, quiet: bool = 
         with ResultWriter(path, header) as writer:
             session.emit = writer.write
             broken = _run_pytest(session, quiet)
-            for _ in session.shortest():
+            for _ in shortest(session):
                 pass
             # Of a part nobody knows yet what other parts saw: `kvproof merge` looks for stale entries.
             for result in () if settings.shard else ledger.stale(session.results, known):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,15 @@ from kvproof.checks import judge
 from kvproof.checks.kernels import judge_kernel
 from kvproof.checks.ranks import judge_ranks
 from kvproof.checks.scheduling import judge_scheduler
+from kvproof.conformance.drawn import drawn
 from kvproof.conformance.look import Driven
 from kvproof.histories.build import runnable
-from kvproof.histories.shrink import shrink, shrink_kernel
 from kvproof.oracle.model import Facts
 from kvproof.oracle.scheduling import SchedulerFacts
-from kvproof.records import SHORTEST, Case, Finding, Judged, Observation, Result, Verdict
+from kvproof.records import Case, Finding, Judged, Result, Verdict
 from kvproof.spec import Spec
 from kvproof.subjects import Implementation, SubjectError
 from kvproof.subjects.drive import describe
-from kvproof.subjects.find import CHECKOUT_VARIABLE
 from kvproof.subjects.host import CALL_LIMIT, Outcome
 from kvproof.subjects.rank_processes import widened
 
@@ -37,8 +35,6 @@ RANDOM = {
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
-MOST_DRAWN = 40
-"""Operations of the longest history whose observations go into the results."""
 MOST_HANGS = 10
 """A subject that hangs so often, or a kernel that crashes so often, is given up: each time takes long."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
@@ -84,7 +80,7 @@ class Session:
     failing: dict[str, list[Case]] = field(default_factory=dict)
     """Requirement -> its shortest failing cases so far; those that known.toml excuses are not among them."""
     lost: dict[str, tuple[Case, Result]] = field(default_factory=dict)
-    """Requirement -> the shortest case that ended in an error or a hang, and its result."""
+    """Requirement -> of its cases that ended in an error or a hang the worst and shortest, and its result."""
     excused: dict[str, tuple[Case, Result]] = field(default_factory=dict)
     """Requirement -> the shortest case that failed as known.toml says, and its result."""
     started: float = field(default_factory=time.monotonic)
@@ -314,8 +310,9 @@ class Session:
             milliseconds=spent,
         )
         before = self.lost.get(aim)
-        if result.verdict is verdict and (before is None or len(short.history) < len(before[0].history)):
-            self.lost[aim] = short, result
+        if before is None or _rank(result) < _rank(before[1]):
+            observed = drawn(short, outcome.observations)
+            self.lost[aim] = short, result.model_copy(update={"observed": observed})
         return result
 
     def record(self, case: str, requirement: str, verdict: Verdict, **fields: Any) -> Result:
@@ -327,93 +324,10 @@ class Session:
         self.emit(result)
         return result
 
-    # ------------------------------------------------------------ shortest histories
 
-    def shortest(self) -> Iterator[Result]:
-        """For each failing requirement the shortest history found, saved as a vector; the known ones last."""
-        for requirement, candidates in sorted(self.failing.items()):
-            case, small = min(
-                ((c, self._shrunk(c, requirement)) for c in candidates), key=lambda pair: len(pair[1].history)
-            )
-            seen, finding = self._seen(small, requirement)
-            if finding is None:  # it does not fail every time
-                small, (seen, finding) = case, self._seen(case, requirement)
-            if finding is None:
-                continue
-            small = small.model_copy(
-                update={"history": small.history[: finding.step + 1], "aim": (requirement,)}
-            )
-            yield self.record(
-                case.id + SHORTEST,
-                requirement,
-                Verdict.FAIL,
-                reason=finding.message,
-                expected=finding.expected,
-                got=finding.got,
-                history=small.history,
-                num_blocks=small.num_blocks,
-                block_size=small.block_size,
-                step=finding.step,
-                observed=_drawn(small, seen),
-                slot=finding.slot,
-                **self._saved(small, requirement),
-            )
-        for requirement, (case, result) in sorted(self.lost.items()):
-            if requirement not in self.failing:  # not shrunk: a hang costs the limit of a call each time
-                saved = result.model_copy(update=self._saved(case, requirement))
-                self.results.append(saved)
-                self.emit(saved)
-                yield saved
-        yield from self._excused()
-
-    def _excused(self) -> Iterator[Result]:
-        """Known failures once more, not shrunk, with what a report draws and the line that replays them."""
-        for requirement, (case, result) in sorted(self.excused.items()):
-            seen, finding = self._seen(case, requirement)
-            if finding is None or finding.step != result.step:  # it does not fail alike every time
-                continue
-            drawn = {"observed": _drawn(case, seen), "slot": finding.slot}
-            saved = result.model_copy(
-                update=drawn | self._saved(case.model_copy(update={"aim": (requirement,)}), requirement)
-            )
-            self.results.append(saved)
-            self.emit(saved)
-            yield saved
-
-    def _saved(self, case: Case, requirement: str) -> dict[str, str]:
-        """The case goes into a file; the line that replays it, and the path."""
-        implementation = self.worker.implementation
-        checkout = f" --checkout {os.environ[CHECKOUT_VARIABLE]}" if implementation.checkout else ""
-        path = self.settings.folder / "failures" / f"{self.stem}-{requirement}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        named = case.model_copy(update={"implementation": implementation.spec})
-        path.write_text(named.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
-        return {"replay": f"kvproof replay {path}{checkout}", "vector": str(path)}
-
-    def _shrunk(self, case: Case, requirement: str) -> Case:
-        def shows(c: Case) -> bool:
-            return self._seen(c, requirement)[1] is not None
-
-        return (
-            shrink(case, shows, budget=20 if "processes" in self.gates else 250)
-            if case.kernel is None
-            else shrink_kernel(case, shows, budget=40)
-        )
-
-    def _seen(self, case: Case, requirement: str) -> tuple[tuple[Observation, ...], Finding | None]:
-        """What is observed in a run of the case, and the first finding of the requirement."""
-        outcome, findings = self.run(case)
-        return outcome.observations, next((f for f in findings if f.requirement == requirement), None)
-
-
-def _drawn(case: Case, seen: tuple[Observation, ...]) -> tuple[Observation, ...]:
-    """What a report draws of a short history: tables, references and writes; nothing of kernels and ranks."""
-    if case.profile not in ("manager", "scheduler") or len(case.history) > MOST_DRAWN:
-        return ()
-    plain = [
-        s if isinstance(s.value, int | str | None) else s.model_copy(update={"value": None}) for s in seen
-    ]
-    return tuple(s.model_copy(update={"reads": {}, "selfcheck": ()}) for s in plain[: len(case.history)])
+def _rank(result: Result) -> tuple[int, int]:
+    """The worst verdict first, as a report shows it, and then the shortest history."""
+    return list(Verdict).index(result.verdict), len(result.history)
 
 
 def _fixed(world: int) -> set[str]:

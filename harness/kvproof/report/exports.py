@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -264,8 +265,8 @@ def _measured(files: Sequence[ResultFile]) -> Iterator[tuple[str, Sample]]:
 
 
 def _measure(unit: str) -> str:
-    """The slug of a unit: ns/sequence -> ns-sequence."""
-    return "".join(c if c.isalnum() else "-" for c in unit.lower()).strip("-") or "value"
+    """The slug of a unit: ns/sequence -> ns-sequence, GB/s -> gb-s."""
+    return re.sub(r"[^a-z0-9]+", "-", unit.lower()).strip("-") or "value"
 
 
 def _plain(text: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from kvproof.records import Case
 from kvproof.subjects import Implementation, SubjectError, find
 from kvproof.subjects.calls import no_clock
-from kvproof.subjects.growth import measure_growth
+from kvproof.subjects.growth import Growth, measure_growth
 from kvproof.subjects.host import CALL_LIMIT, Outcome, ended
 from kvproof.subjects.making import arguments
 from kvproof.subjects.worker import describe_subject, run_case
@@ -40,7 +40,7 @@ class InProcess:
         except Exception as error:
             raise SubjectError(str(error)) from error
 
-    def growth(self, name: str, sizes: tuple[int, ...]) -> Any:
+    def growth(self, name: str, sizes: tuple[int, ...]) -> Growth:
         try:
             return measure_growth(self.make, name, sizes)
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ def _footer(failed: int) -> Footer:
     )
 
 
-def judged(path: Path, name: str, bad: str = "", started: str = "2026-01-01") -> None:
-    """A conformance file in which all requirements of managers hold, but one."""
+def judged(path: Path, name: str, bad: Collection[str] = "", started: str = "2026-01-01") -> None:
+    """A conformance file in which all requirements of managers hold, but those that are `bad`."""
     found = tuple(
         r for r in spec.load().requirements.values() if r.profile == "manager" and r.status == "active"
     )
@@ -66,7 +67,7 @@ def judged(path: Path, name: str, bad: str = "", started: str = "2026-01-01") ->
             writer.write(
                 Judged(id=f"c/{r.id}", aim=(r.id,), num_blocks=4, block_size=2, operations=2, note="a test")
             )
-            if r.id == bad:
+            if r.id in bad:
                 failure: dict[str, Any] = {
                     "expected": "its own KV",
                     "got": WHERE,

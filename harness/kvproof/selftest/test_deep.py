@@ -13,6 +13,7 @@ from kvproof import cli, spec
 from kvproof.conformance.plugin import Unmet
 from kvproof.conformance.replay import load_vector
 from kvproof.conformance.session import MOST_HANGS, Session, Settings
+from kvproof.conformance.shortest import shortest
 from kvproof.conformance.test_deep import test_search as search
 from kvproof.histories.machine import explore, manager_cases, scheduler_cases
 from kvproof.records import Case, Verdict
@@ -36,7 +37,7 @@ def test_the_search_finds_a_rare_fault_and_it_is_shrunk(tmp_path: Path) -> None:
             break
     assert "KVP-EVICT-002" in session.failing
     session.failing, session.lost = {"KVP-EVICT-002": session.failing["KVP-EVICT-002"]}, {}
-    (result,) = session.shortest()
+    (result,) = shortest(session)
     assert len(result.history) <= 15
     assert load_vector(Path(result.vector)).history == result.history
 

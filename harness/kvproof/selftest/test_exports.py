@@ -122,6 +122,26 @@ def test_json_has_its_published_form(exported: Path, name: str) -> None:
     assert len(found) == {"bencher.json": 6, "badge.json": 4, "github-action-benchmark.json": 6}[name]
 
 
+@pytest.mark.parametrize(
+    ("unit", "slug"),
+    [
+        ("ns/sequence", "ns-sequence"),
+        ("GB/s", "gb-s"),
+        ("s, virtual", "s-virtual"),
+        ("µs", "s"),
+        ("%", "value"),
+    ],
+)
+def test_a_unit_is_a_slug_of_small_letters(unit: str, slug: str, tmp_path: Path) -> None:
+    measured(tmp_path / "bench.jsonl", ("one",), 1)
+    text = (tmp_path / "bench.jsonl").read_text(encoding="utf-8").replace('"ns/sequence"', json.dumps(unit))
+    (tmp_path / "bench.jsonl").write_text(text, encoding="utf-8")
+    exports.write([read(tmp_path / "bench.jsonl")], tmp_path)
+    found = _json(tmp_path / "bencher.json")
+    jsonschema.validate(found, BENCHER)
+    assert [list(measures) for measures in found.values()] == [[slug]]
+
+
 def test_real_results_have_the_published_forms_too(tmp_path: Path) -> None:
     """All units and counters that are committed: every number is finite, every name its own."""
     results = spec.find().parent / "results"

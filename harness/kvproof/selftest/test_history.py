@@ -35,6 +35,18 @@ def test_noise_is_no_step_and_a_step_is_found() -> None:
     assert more <= 2
 
 
+def test_noise_that_hangs_together_is_no_step() -> None:
+    """A machine has slow hours: each run lies nearer to the one before it than to the others."""
+    rng = np.random.default_rng(60)
+    false = 0
+    for _ in range(200):
+        noise = [rng.normal(0, NOISE)]
+        for fresh in rng.normal(0, NOISE * (1 - 0.5**2) ** 0.5, 59):
+            noise.append(0.5 * noise[-1] + fresh)
+        false += bool(steps(np.exp(noise).tolist()))
+    assert false <= 1
+
+
 def test_one_slow_run_is_no_step() -> None:
     assert steps([1.0, 1.01, 0.99, 1.0, 3.0, 1.0, 1.01, 0.99, 1.0, 1.0]) == []
 

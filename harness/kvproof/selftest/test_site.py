@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -239,6 +240,28 @@ def test_a_history_is_walked_step_by_step(site: Path, browser: Any) -> None:
     page.close()
 
 
+def test_a_row_shows_its_history_where_a_link_names_it(browser: Any, tmp_path: Path) -> None:
+    ids = [r.id for r in spec.load().requirements.values() if (r.profile, r.status) == ("manager", "active")]
+    number = itertools.count(100)
+    for i in range(9):  # more failures than have articles
+        judged(tmp_path / f"{i}.jsonl", f"engine-{i}", ids)
+        text = (tmp_path / f"{i}.jsonl").read_text(encoding="utf-8")
+        each = re.sub(r'"tokens":\[1,2,3,4\]', lambda _: f'"tokens":[1,2,3,{next(number)}]', text)
+        (tmp_path / f"{i}.jsonl").write_text(each, encoding="utf-8")
+    pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    where = (tmp_path / "site" / "implementations" / "engine-3-manager.html").as_uri()
+    page.goto(where)
+    rows = page.locator("tr[id]")
+    assert rows.count() == len(ids) - 500 // 9
+    key = rows.last.get_attribute("id")
+    assert not rows.last.locator("pre").is_visible()
+    page.goto(f"{where}#{key}")
+    assert "<- here" in rows.last.locator("pre").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
 def test_filters_are_kept_in_the_address(site: Path, browser: Any) -> None:
     page = browser.new_page()
     page.goto((site / "index.html").as_uri())
@@ -292,6 +315,15 @@ def test_compare_tells_what_differs(site: Path, browser: Any) -> None:
     assert BAD[4:] in rows[0]
     assert "worse" in rows[0]
     assert page.locator("#changes a").first.get_attribute("href") == f"requirements/{BAD.lower()}.html"
+    assert page.locator("#after").inner_text().split() == ["after", "bad"]
+    assert not page.locator("#calibrated").is_visible()
+    page.locator("select[name=b]").select_option(good)
+    said = page.locator("#after").inner_text().split()
+    assert said[:2] == ["after", "2026-01-01"], "two of one name are told by their date"
+    bench = next(str(i) for i, n in enumerate(names) if " · bench · " in n)
+    for side in ("a", "b"):
+        page.locator(f"select[name={side}]").select_option(bench)
+    assert page.locator("#calibrated").is_visible(), "of times it is said what the change is of"
     page.close()
 
 
@@ -314,9 +346,10 @@ def test_times_have_the_verdicts_of_kvproof_compare(tmp_path: Path) -> None:
 
 
 def test_a_large_report_stays_small(tmp_path: Path) -> None:
+    """Also where nothing holds in any of them."""
     many = [f"engine-{i}" for i in range(50)]
-    for i, name in enumerate(many):
-        judged(tmp_path / f"{name}.jsonl", name, BAD if i % 2 else "")
+    for name in many:
+        judged(tmp_path / f"{name}.jsonl", name, list(spec.load().requirements))
     for name in ("bench", "again"):  # a pair, which the page for comparing tells point by point
         measured(tmp_path / f"{name}.jsonl", tuple(many), points=100)
     pages.build(sorted(tmp_path.glob("*.jsonl")), tmp_path / "site")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from kvproof.contract import ContractError
+from kvproof.subjects.calls import no_clock
+from kvproof.subjects.drive import Clock
 from kvproof.subjects.remote import RemoteFactory, Unserved
 
 ROUNDS = 7
@@ -16,10 +22,29 @@ BLOCK_SIZE = 16
 MADE_S, TURN_S = 10.0, 1.0
 """Seconds in which the next size must be made, and take its turn, if it costs in proportion; else it is
 left out. A subject whose cost grows shows that on the sizes before."""
+LONGEST = 160
+"""Characters of a refusal that are told."""
 PROMPT = 512
 """Blocks of the prompt that `first_miss` looks up."""
 
-Body = Callable[[], None]
+
+@dataclass(frozen=True)
+class Growth:
+    """What one operation costs at several sizes."""
+
+    times: dict[int, list[float]]
+    """Size -> seconds of each round; of `table_memory` bytes, reported and traced."""
+    left_out: str = ""
+    """Which sizes were refused or not set up in time, and how; empty where none was."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """One round at one size."""
+
+    timed: Callable[[], None]
+    before: Callable[[], None] = lambda: None
+    """What it needs, outside the time."""
 
 
 def _allocate(make: Any, pool: int) -> Body:
@@ -34,7 +59,7 @@ def _allocate(make: Any, pool: int) -> Body:
             manager.add(seq, tokens)
             manager.free(seq)
 
-    return body
+    return Body(body)
 
 
 def _append(make: Any, pool: int) -> Body:
@@ -51,7 +76,7 @@ def _append(make: Any, pool: int) -> Body:
             manager.commit(1, length)
         manager.free(1)
 
-    return body
+    return Body(body)
 
 
 def _wide(make: Any, pool: int) -> Body:
@@ -70,7 +95,39 @@ def _wide(make: Any, pool: int) -> Body:
         manager.commit(1, len(tokens) + 1)
         manager.free(1)
 
-    return body
+    return Body(body)
+
+
+def _free(make: Any, pool: int) -> Body:
+    """Free 8 sequences of 2 blocks, the second one partial, from an otherwise empty pool."""
+    manager = make(pool, BLOCK_SIZE)
+    prompts = {seq: [seq + 1] * (BLOCK_SIZE + 4) for seq in range(8)}
+
+    def before() -> None:
+        for seq, tokens in prompts.items():
+            manager.add(seq, tokens)
+            manager.commit(seq, len(tokens))
+
+    def body() -> None:
+        for seq in prompts:
+            manager.free(seq)
+
+    return Body(body, before)
+
+
+def _release(make: Any, pool: int) -> Body:
+    """Release 8 raw blocks, one by one, into an otherwise empty pool."""
+    manager = make(pool, BLOCK_SIZE)
+    blocks: list[int] = []
+
+    def before() -> None:
+        blocks[:] = [manager.alloc() for _ in range(8)]
+
+    def body() -> None:
+        for block in blocks:
+            manager.release(block)
+
+    return Body(body, before)
 
 
 def _hit(make: Any, pool: int) -> Body:
@@ -83,7 +140,7 @@ def _hit(make: Any, pool: int) -> Body:
         manager.commit(0, len(tokens))
         manager.free(0)
 
-    return body
+    return Body(body)
 
 
 def _cached(make: Any, blocks: int) -> tuple[Any, list[int]]:
@@ -107,7 +164,7 @@ def _look_up(make: Any, blocks: int) -> Body:
             manager.add(1, tokens)
             manager.free(1)
 
-    return body
+    return Body(body)
 
 
 def _first_miss(make: Any, at: int) -> Body:
@@ -119,7 +176,7 @@ def _first_miss(make: Any, at: int) -> Body:
         for _ in range(4):
             manager.match(tokens)
 
-    return body
+    return Body(body)
 
 
 def _step_batch(make: Any, width: int) -> Body:
@@ -138,7 +195,7 @@ def _step_batch(make: Any, width: int) -> Body:
             manager.commit(s, length[s])
         manager.batch(seqs)
 
-    return body
+    return Body(body)
 
 
 def _queue(make: Any, waiting: int) -> Body:
@@ -155,13 +212,15 @@ def _queue(make: Any, waiting: int) -> Body:
         for _ in range(4):
             scheduler.feed([7] * len(scheduler.plan()))
 
-    return body
+    return Body(body)
 
 
 BODIES: dict[str, Callable[[Any, int], Body]] = {
     "allocate": _allocate,
     "append": _append,
     "wide": _wide,
+    "free": _free,
+    "release": _release,
     "hit": _hit,
     "look_up": _look_up,
     "first_miss": _first_miss,
@@ -170,9 +229,8 @@ BODIES: dict[str, Callable[[Any, int], Body]] = {
 }
 
 
-def _table_memory(make: Any, sizes: tuple[int, ...]) -> list[list[float]]:
+def _table_memory(make: Any, width: int) -> list[float]:
     """[reported growth, traced growth] in bytes of the tables: one long sequence beside 63 short."""
-    (width,) = sizes
     manager = make(width + 200, BLOCK_SIZE)
     for seq in range(1, 64):
         manager.add(seq, [seq])
@@ -186,53 +244,97 @@ def _table_memory(make: Any, sizes: tuple[int, ...]) -> list[list[float]]:
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    held = manager.table_bytes()
-    rows = manager.batch(list(range(64)))[0]
-    return [[float(held - reported), float(grown)], [float(held), float(getattr(rows, "nbytes", 0))]]
+    return [float(manager.table_bytes() - reported), float(grown)]
 
 
-def _bodies(make: Any, name: str, sizes: tuple[int, ...]) -> list[Body]:
-    """One for each size, warmed up; from the third on, sizes that would take too long are left out."""
-    bodies: list[Body] = []
+def _bodies(
+    make: Any, name: str, sizes: tuple[int, ...], beat: Clock
+) -> tuple[dict[int, Body], dict[int, str]]:
+    """One for each size that is served, warmed up, and how others are refused.
+
+    From the third on, sizes that would take too long are left out.
+    """
+    bodies: dict[int, Body] = {}
+    refused: dict[int, str] = {}
     made, turn, last = 0.0, 0.0, 1
-    for size in sizes:
+    for i, size in enumerate(sizes):
         if len(bodies) >= 2 and (made * size > MADE_S * last or turn * size > TURN_S * last):
             break
         start = time.perf_counter()
-        bodies.append(BODIES[name](make, size))
-        made, start = time.perf_counter() - start, time.perf_counter()
-        bodies[-1]()
-        turn, last = time.perf_counter() - start, size
-    return bodies
+        try:
+            with beat(i):
+                body = BODIES[name](make, size)
+                made, start = time.perf_counter() - start, time.perf_counter()
+                body.before()
+                body.timed()
+                turn, last = time.perf_counter() - start, size
+        except ContractError as error:
+            refused[size] = _answer(error)
+        else:
+            bodies[size] = body
+    return bodies, refused
+
+
+def _answer(error: ContractError) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST].removesuffix(": ")
+
+
+def _words(refused: dict[int, str]) -> str:
+    """Each reason once, behind its sizes."""
+    sizes: dict[str, list[str]] = {}
+    for size, why in refused.items():
+        sizes.setdefault(why, []).append(str(size))
+    return "; ".join(f"{', '.join(of)}: {why}" for why, of in sizes.items())
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """No threads in torch: on a busy machine each large operation waits milliseconds for them."""
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else 1
+    if torch:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(threads)
 
 
 def _seconds(make: Any, name: str, body: Body) -> float:
     """Of one round; of a program out of process inside it, if it has `run`."""
+    body.before()
     if isinstance(make, RemoteFactory) and name != "queue":  # a step depends on the answer to the last one
         try:
-            return make.timed(body)[1]
+            return make.timed(body.timed)[1]
         except Unserved:
             pass  # nothing was done
     start = time.perf_counter()
-    body()
+    body.timed()
     return time.perf_counter() - start
 
 
-def measure_growth(make: Any, name: str, sizes: tuple[int, ...]) -> list[list[float]]:
-    """Seconds of each round for each size: rounds[i][j] is round j at sizes[i].
+def measure_growth(make: Any, name: str, sizes: tuple[int, ...], beat: Clock = no_clock) -> Growth:
+    """What the operation `name` costs at these sizes.
 
-    Rounds for fewer sizes, if the last ones would take too long.
+    `beat` is entered with the index of a size while that one is set up, and with their number while
+    they are timed.
     """
     if name == "table_memory":
-        return _table_memory(make, sizes)
-    bodies = _bodies(make, name, sizes)
-    times: list[list[float]] = [[] for _ in bodies]
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(ROUNDS):
-            for i, body in enumerate(bodies):
-                times[i].append(_seconds(make, name, body))
-    finally:
-        gc.enable()
-    return times
+        return Growth({size: _table_memory(make, size) for size in sizes})
+    with _one_thread():
+        bodies, refused = _bodies(make, name, sizes, beat)
+        times: dict[int, list[float]] = {size: [] for size in bodies}
+        gc.collect()
+        gc.disable()
+        try:
+            with beat(len(sizes)):
+                for _ in range(ROUNDS):
+                    for size in [s for s in bodies if s not in refused]:
+                        try:
+                            times[size].append(_seconds(make, name, bodies[size]))
+                        except ContractError as error:  # one that leaks has no room after some rounds
+                            refused[size] = _answer(error)
+        finally:
+            gc.enable()
+    return Growth({size: of for size, of in times.items() if size not in refused}, _words(refused))

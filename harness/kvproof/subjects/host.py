@@ -20,10 +20,13 @@ from typing import Any, Literal
 from kvproof.records import Case, Observation
 from kvproof.subjects.crew import SCRATCH
 from kvproof.subjects.find import Implementation, SubjectError
+from kvproof.subjects.growth import Growth
 from kvproof.subjects.worker import BEAT, send
 
 CALL_LIMIT = 10.0
 """Seconds that one call may take by default."""
+GROWTH_LIMIT = 60.0
+"""The same for setting up one size of those over which a cost is measured, and for all their rounds."""
 KERNEL_CALL_LIMIT = 120.0
 """The same for a call of a kernel, whose first one may compile it."""
 MOST_BYTES = 1 << 30
@@ -91,22 +94,30 @@ class Worker:
             raise SubjectError(f"{self.implementation.spec}: {payload}")
         return dict(payload)
 
-    def growth(self, name: str, sizes: tuple[int, ...]) -> Any:
-        """Costs of the operation `name` at several pool sizes; see subjects.growth.
+    def growth(self, name: str, sizes: tuple[int, ...]) -> Growth:
+        """Costs of the operation `name` at several sizes, without those that it refuses or that take a
+        minute to set up; see subjects.growth.
 
         Raises:
-            SubjectError: it failed, hung or died.
+            SubjectError: it failed or died, or hung while it was timed.
         """
-        limit, self.call_limit = self.call_limit, max(self.call_limit, 60.0)
-        try:
-            kind, payload = self._ask("growth", (name, sizes))
-        except (Died, TimedOut) as error:
-            raise SubjectError(_words(error, self.call_limit)) from error
-        finally:
-            self.call_limit = limit
-        if kind != "growth":
-            raise SubjectError(str(payload))
-        return payload
+        limit, late = max(self.call_limit, GROWTH_LIMIT), ""
+        while True:
+            try:
+                kind, payload = self._ask("growth", (name, sizes), limit)
+            except TimedOut as error:
+                if not 0 <= error.step < len(sizes):
+                    raise SubjectError(_words(error, limit)) from error
+                late = f"{sizes[error.step]}: not set up within {limit:g} s"
+                sizes = sizes[: error.step]  # larger ones take longer
+                if len(sizes) < 2:
+                    return Growth({}, late)
+                continue
+            except Died as error:
+                raise SubjectError(str(error)) from error
+            if kind != "growth":
+                raise SubjectError(str(payload))
+            return Growth(payload.times, "; ".join(filter(None, (payload.left_out, late))))
 
     def run(self, case: Case) -> Outcome:
         """Run one case; a hang, an exit or an exception is an outcome, never raised."""
@@ -163,7 +174,7 @@ class Worker:
 
     # ------------------------------------------------------------ one question
 
-    def _ask(self, kind: str, payload: Any) -> tuple[str, Any]:
+    def _ask(self, kind: str, payload: Any, limit: float | None = None) -> tuple[str, Any]:
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None
@@ -172,7 +183,7 @@ class Worker:
             send(self._process.stdin, (kind, payload))  # type: ignore[arg-type]
         except OSError:
             raise self._death() from None
-        return self._answer(self.call_limit)
+        return self._answer(limit or self.call_limit)
 
     def _start(self) -> None:
         self.stop()

@@ -142,8 +142,8 @@ def serve(spec: str, beat: Beat, requests: BinaryIO, answers: BinaryIO) -> None:
                 with beat(-1), ending(make(*given)) as subject:
                     send(answers, ("description", describe_subject(subject)))
             elif kind == "growth":
-                with beat(-1):
-                    send(answers, ("growth", measure_growth(make, *payload)))
+                name, sizes = payload
+                send(answers, ("growth", measure_growth(make, name, sizes, beat)))
         except EOFError:
             raise
         except SubjectError as error:

@@ -183,20 +183,24 @@ def linear_scan(num_blocks: int, block_size: int) -> Manager:
     return Faulty(num_blocks, block_size)
 
 
+class ListPool(Pool):
+    """Keeps its blocks in a list besides."""
+
+    def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
+        super().__init__(num_blocks, reserved, on_evict)
+        self.line = list(range(num_blocks))
+
+
 @fault("KVP-POOL-007", "free blocks are taken from the front of a list", model="none known")
 def taken_from_the_front(num_blocks: int, block_size: int) -> Manager:
-    class ListPool(Pool):
-        def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
-            super().__init__(num_blocks, reserved, on_evict)
-            self.line = list(range(num_blocks))
-
+    class TakenPool(ListPool):
         def take(self, count: int) -> Int32:
             for _ in range(count):
                 self.line.append(self.line.pop(0))  # all the others move up
             return super().take(count)
 
     class Faulty(Manager):
-        pool_type = ListPool
+        pool_type = TakenPool
 
     return Faulty(num_blocks, block_size)
 
@@ -207,11 +211,7 @@ def taken_from_the_front(num_blocks: int, block_size: int) -> Manager:
     model="GeeeekExplorer/nano-vllm: each hit removes its block from a deque",
 )
 def hits_search_the_line(num_blocks: int, block_size: int) -> Manager:
-    class ListPool(Pool):
-        def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
-            super().__init__(num_blocks, reserved, on_evict)
-            self.line = list(range(num_blocks))
-
+    class FoundPool(ListPool):
         def retain(self, blocks: Int32) -> None:
             for block in blocks.tolist():
                 self.line.remove(block)
@@ -219,7 +219,28 @@ def hits_search_the_line(num_blocks: int, block_size: int) -> Manager:
             super().retain(blocks)
 
     class Faulty(Manager):
-        pool_type = ListPool
+        pool_type = FoundPool
+
+    return Faulty(num_blocks, block_size)
+
+
+@fault(
+    "KVP-POOL-007",
+    "each free copies the list of free blocks",
+    model="sgl-project/sglang: torch.cat of the freed pages and all free ones",
+)
+def free_copies_the_list(num_blocks: int, block_size: int) -> Manager:
+    class CopyingPool(Pool):
+        def __init__(self, num_blocks: int, reserved: int, on_evict: Callable[[Int32], None]) -> None:
+            super().__init__(num_blocks, reserved, on_evict)
+            self.line = np.arange(num_blocks, dtype=np.int32)
+
+        def push(self, blocks: Index) -> None:
+            self.line = np.concatenate((blocks, self.line[len(blocks) :]))
+            super().push(blocks)
+
+    class Faulty(Manager):
+        pool_type = CopyingPool
 
     return Faulty(num_blocks, block_size)
 

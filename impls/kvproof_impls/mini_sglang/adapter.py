@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
-from kvproof.contract import BadInput, OutOfBlocks, require_new, require_sizes, require_tokens
+from kvproof.contract import BadInput, OutOfBlocks, Refused, require_new, require_sizes, require_tokens
 from kvproof_impls.checkout import open_package
 
 CONTEXT = SimpleNamespace(page_size=1)
@@ -72,6 +72,8 @@ class Manager:
     def add(self, seq, tokens):
         require_new(seq, self.live)
         require_tokens(tokens)
+        if len(tokens) > WIDTH:
+            raise Refused(f"{len(tokens)} tokens: a row of the page table has {WIDTH}")
         ids = torch.tensor(tokens, dtype=torch.int32)
         r = SimpleNamespace(input_ids=ids, input_len=len(tokens), device_len=len(tokens), cached_len=0)
         r.cache_handle = self.manager.match_req(r).cuda_handle

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvproof.records import Result, Sample, Verdict
+from kvproof.records import Sample, Verdict
 from kvproof.report import history
 from kvproof.report.site import plots
+from kvproof.report.site.failures import shares, shown
 from kvproof.report.site.gather import Judgement, Rule, Site, gather
 from kvproof.report.site.pairs import compared
-from kvproof.report.slim import again
-from kvproof.report.summary import BAD, Failure
+from kvproof.report.summary import BAD
 
 HERE = Path(__file__).parent
 PAGES = (
@@ -83,18 +83,15 @@ class _Writer:
         safe, escape = markup.Markup, markup.escape
         self.templates.filters |= {
             "script": lambda text: safe(text.replace("</", "<\\/")),
-            "drawn": drawn,
             "source": source,
             "short": short,
             "notes": notes,
-            "operations": operations,
             "coded": lambda text: safe(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         }
         newest = self.site.files[-1].header
         self.templates.globals |= {
             "site": self.site,
             "pages": PAGES,
-            "again": again,
             "footer": f"kvproof {newest.environment.kvproof}, specification {newest.spec}; "
             f"{len(self.site.files)} result files, the newest of {newest.started}",
         }
@@ -114,15 +111,17 @@ class _Writer:
         for key, rule in site.rules.items():
             path = f"requirements/{key.lower()}.html"
             self._page(path, "requirement.html", rule=rule, verdicts=_verdicts(site.judged, rule))
+        share = shares([len(j.summary.failures) + len(j.summary.known) for j in site.judged])
         for j in site.judged:
-            failures = [*j.summary.failures, *j.summary.known]
+            failures = shown(j.summary, *share)
             path = f"implementations/{j.slug}.html"
-            first = {f.requirement.area: f.requirement.id for f in reversed(failures)}.values()
-            margins = j.summary.margins()
+            ids = [g.failure.requirement for g in failures]
+            rows = {r.id: [g for g in failures if g.failure.requirement is r and not g.whole] for r in ids}
             values: dict[str, Any] = {
                 "failures": failures,
-                "first": first,
-                "margins": margins,
+                "rows": {key: found for key, found in rows.items() if found},
+                "first": {r.area: r.id for r in reversed(ids)}.values(),
+                "margins": j.summary.margins(),
                 "holders": holders,
             }
             self._page(path, "implementation.html", j=j, **values)
@@ -161,40 +160,6 @@ class _Writer:
 
 
 _READY = "\nwindow.dispatchEvent(new Event('vega'));\n"
-
-
-def drawn(result: Result) -> str:
-    """What the page's script draws of a failing history, as JSON; "" if nothing was kept."""
-    if not result.observed or not any(seen.tables for seen in result.observed):
-        return ""
-    steps = [
-        {
-            "op": str(op),
-            "outcome": seen.outcome,
-            "value": seen.value,
-            "free": seen.free,
-            "tables": seen.tables,
-            "refs": seen.refs,
-            "copies": seen.copies,
-            "writes": [[block, offset, seq, position] for _, block, offset, seq, position in seen.writes],
-        }
-        for op, seen in zip(result.history, result.observed, strict=False)
-    ]
-    what = {"steps": steps, "at": result.step, "slot": result.slot, "size": result.block_size}
-    return json.dumps(what, separators=(",", ":"))
-
-
-def operations(failure: Failure) -> list[str]:
-    """The history, one operation a line, with what was answered where that was kept."""
-    seen = failure.result.observed
-    lines = []
-    for step, line in enumerate(failure.history()):
-        text, mark, rest = line.partition("  <- ")
-        if step < len(seen):
-            value = "" if seen[step].value is None else f" = {seen[step].value}"
-            text += f" → {seen[step].outcome}{value}"
-        lines.append(text + mark + rest)
-    return lines
 
 
 def source(where: str) -> str:
@@ -257,6 +222,7 @@ def _run(file: Any) -> dict[str, Any]:
         "what": h.what,
         "started": h.started,
         "profile": h.profile,
+        "commit": (h.environment.commit or "")[:10] + "+" * bool(h.environment.dirty),
     }
     if h.what == "conformance":
         order = list(Verdict)

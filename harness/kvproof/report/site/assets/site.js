@@ -90,6 +90,11 @@ if (form) {
   read();
 }
 
+// ---------------------------------------------------------------- a row that a link names shows its history
+const unfold = () => document.getElementById(decodeURIComponent(location.hash.slice(1)))?.closest("tr")?.querySelector("details")?.setAttribute("open", "");
+addEventListener("hashchange", unfold);
+unfold();
+
 // ---------------------------------------------------------------- find
 const find = document.getElementById("find"), found = document.getElementById("found");
 find.addEventListener("input", () => {
@@ -198,7 +203,8 @@ if (compare) {
   addEventListener("DOMContentLoaded", () => {
     const { runs = [], times = {} } = window.KVPROOF_COMPARE || {};
     const { a, b } = compare.elements;
-    for (const select of [a, b]) runs.forEach((r, i) => select.append(new Option(`${r.name} · ${r.what}${r.what === "bench" ? "" : ` ${r.profile}`} · ${r.started}`, i)));
+    const when = (r) => r.started + (r.commit ? ` · ${r.commit}` : "");
+    for (const select of [a, b]) runs.forEach((r, i) => select.append(new Option(`${r.name.length > 40 ? `${r.name.slice(0, 38)}…` : r.name} · ${r.what}${r.what === "bench" ? "" : ` ${r.profile}`} · ${when(r)}`, i)));
     const given = inAddress();
     const [first, second] = newestPair(runs);
     a.value = given.get("a") || first;
@@ -236,6 +242,9 @@ if (compare) {
         rows.push(rowOf(what, `${from.toPrecision(3)} ${unit}`, `${to.toPrecision(3)} ${unit}`, interval + verdict, { SLOWER: "fail", FASTER: "pass" }[verdict] || ""));
       }
       document.getElementById("changes").replaceChildren(...rows);
+      document.getElementById("calibrated").hidden = x.what !== "bench" || y.what !== "bench";
+      for (const [id, r] of [["before", x], ["after", y]])
+        document.getElementById(id).replaceChildren(`${id} `, make("small", "", x.name === y.name ? when(r) : r.name));
       const counts = order.map((v) => [told.filter((t) => t[7] === v).length, v]).filter(([n]) => n);
       const floor = (both || turned || {}).floor;
       const more = others.length ? `${others.length} broken, changed, gone or new; ` : "";
