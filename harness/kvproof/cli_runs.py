@@ -46,7 +46,7 @@ def in_turns(
     said: document.Saying,
 ) -> int:
     """Measure this version and that of another checkout in turns, and compare them; the exit status."""
-    from kvproof.bench.turns import TURNS, TurnError, parts, take
+    from kvproof.bench.turns import TURNS, TurnError, take
     from kvproof.report.compare import differences
     from kvproof.report.results import read
     from kvproof.spread import without
@@ -58,11 +58,10 @@ def in_turns(
     folder = options.run_folder(results, "turns")
     try:
         with progress.bar(quiet) as shown:
-            steps = turns * parts(cells)
-            row, done = shown.add_task("", total=steps), iter(range(steps))
+            row, done = shown.add_task("", total=turns), iter(range(turns))
 
             def told(what: str) -> None:
-                shown.update(row, description=what, completed=next(done, steps))
+                shown.update(row, description=what, completed=next(done, turns))
 
             said.files = take(before, arguments, cells, turns, folder, told)
     except TurnError as error:

@@ -40,7 +40,7 @@ def merge(name: str, point: Point, unit: str, parts: Sequence[Sample]) -> Sample
             "per_cal": median(per_cal) if per_cal else None,
             "counters": counters(parts),
             "processes": tuple(s.median for s in parts),
-            "cals": cals,
+            "cals": cals if all(cals) else (),
             "note": "; ".join(dict.fromkeys(s.note for s in parts if s.note)),
         }
     )

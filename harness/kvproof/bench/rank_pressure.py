@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvproof.bench.clock import calibrate
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.pressure import Pressure
@@ -58,10 +57,8 @@ def _run(s: Subject, point: Point, trace: Trace) -> Sample:
     kill = {"worker": world // 2, "driver": 0, "nobody": -1}[p["kill"]]
     group = Together(s, pools) if p["where"] == "one process" else Apart(s, pools)
     run = Pressure(scheduler, group, trace, kill)
-    before = calibrate()
     with group:
         run.run()
-    cal = (before + calibrate()) / 2
     if kill >= 0 and list(group.lost) != [kill]:
         raise Wrong(f"rank {kill} was to be killed, and lost are {list(group.lost)}")
     counters: dict[str, float] = {
@@ -83,6 +80,5 @@ def _run(s: Subject, point: Point, trace: Trace) -> Sample:
         low=run.seconds,
         high=run.seconds,
         rounds=1,
-        cal=cal,
         counters=counters,
     )

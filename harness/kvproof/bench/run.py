@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from kvproof import progress, spec
-from kvproof.bench import attention_rounds, rank_cells, rounds, tables, traces
+from kvproof.bench import attention_rounds, baton, rank_cells, rounds, tables, traces
 from kvproof.bench.apart import growth, measure_memory, measure_replay, measure_serving, measure_waste
 from kvproof.bench.kernels import KernelSubject, is_kernel, open_kernel
 from kvproof.bench.matrix import APART, ATTENTION, FILES, STEPPED, Point, load, part
@@ -270,7 +270,8 @@ def measure(
                 )
 
         try:
-            with _progress(plan.steps, quiet) as tell:
+            with _progress(plan.steps, quiet) as told:
+                tell = baton.waiting() if plan.share > 1 else told
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shlex
@@ -11,22 +10,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from kvproof.bench import calm, tables
+from kvproof.bench import baton, calm, tables
 from kvproof.bench.attention_rounds import FASTEST, too_fast
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
 from kvproof.bench.rounds import MORE
 from kvproof.records import Footer, Sample
+from kvproof.report.compare import TIMES
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
 """So many pairs find a change of 5 % in 95 of 100 comparisons (`comparing`)."""
-PARTS = 8
-"""Of the matrix, at most: a few seconds of one version, then the same of the other."""
 SIDES = ("before", "after")
 ROOTS = ("src", "harness", "impls", "kernels")
 """Folders of a checkout from which packages are imported, besides itself."""
@@ -45,8 +44,8 @@ class Side:
 
     checkout: its packages take the place of the installed ones, and paths of adapters lead into it; None:
         everything as it is here.
-    files: of all parts and turns.
-    samples: of each point, by the number of the pair that it belongs to.
+    files: of all turns.
+    samples: of each point, by the number of the turn.
     """
 
     name: str
@@ -54,37 +53,42 @@ class Side:
     files: list[ResultFile] = field(default_factory=list)
     samples: dict[Key, dict[int, Sample]] = field(default_factory=dict)
 
-    def measure(self, arguments: Sequence[str], turn: int, pair: int) -> None:
-        """Run `kvproof bench` with these arguments once; that there is nothing to measure is no error.
+    def start(self, arguments: Sequence[str], turn: int, into: Path) -> subprocess.Popen[str]:
+        """A process of `kvproof bench` that waits before each point (`baton`); its files go below `into`.
 
         Hashes of strings are seeded by the number of the turn, so both versions meet the same ones.
-
-        Raises:
-            TurnError: it ended without a result.
         """
         env = {**os.environ, "PYTHONHASHSEED": str(turn + 1)}
         if self.checkout:
             paths = [str(self.checkout / root) for root in ROOTS]
             paths += [os.path.abspath(p) for p in filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
             env["PYTHONPATH"] = os.pathsep.join(paths)
-        with tempfile.TemporaryDirectory(prefix="kvproof-") as folder:
-            command = [sys.executable, "-m", "kvproof.cli", "bench", *arguments]
-            command += ["--turn", str(turn), "--quiet", "--results", folder]
-            done = subprocess.run(
-                command, cwd=self.checkout, env=env, capture_output=True, text=True, check=False
-            )
-            found = list(Path(folder).rglob("bench.jsonl"))
-            if not found and done.returncode == 3:
-                return
-            try:
-                file = read(found[0])
-            except (IndexError, ResultsError):
-                words = " ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
-                raise TurnError(f"{self.name}: ended with status {done.returncode}: {words}") from None
+        command = [sys.executable, "-m", "kvproof.cli", "bench", *arguments]
+        command += ["--turn", str(turn), "--quiet", "--results", str(into / self.name)]
+        return subprocess.Popen(
+            command,
+            cwd=self.checkout,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def take(self, turn: int, into: Path, said: Sequence[str]) -> None:
+        """What its process has left, which `said` something.
+
+        Raises:
+            TurnError: that is no result.
+        """
+        try:
+            file = read(next((into / self.name).rglob("bench.jsonl")))
+        except (StopIteration, ResultsError):
+            raise TurnError(f"{self.name}: nothing was measured: {' '.join(said[-3:])}") from None
         self.files.append(file)
         for s in file.samples:
             key = s.implementation, s.cell, json.dumps(s.parameters, sort_keys=True)
-            self.samples.setdefault(key, {})[pair] = s
+            self.samples.setdefault(key, {})[turn] = s
 
     def write(self, folder: Path, samples: Sequence[Sample], pairs: str) -> Path:
         """Write the result file and the report of the whole."""
@@ -109,11 +113,6 @@ class Side:
         return file.path
 
 
-def parts(cells: Sequence[str]) -> int:
-    """In how many parts these cells, or all, are taken."""
-    return min(PARTS, len(set(cells)) or PARTS)
-
-
 def take(
     before: Path,
     arguments: Sequence[str],
@@ -122,17 +121,17 @@ def take(
     folder: Path,
     tell: Callable[[str], None],
 ) -> list[Path]:
-    """Measure both versions in turns, each a fresh process, and write what each came to below `folder`.
+    """Measure both versions in turns, and write what each came to below `folder`.
 
-    A pair is one version and at once the other, in changing order, with some of the cells. Pairs in which the
-    machine was disturbed are left out, and up to four turns follow of cells that lack pairs or have not
-    settled (`calm`).
+    In a turn each version has a fresh process, and these two measure the same point one at once after the
+    other: a pair. Which of them is first changes from turn to turn. Pairs in which the machine was disturbed
+    are left out, and up to four turns follow of cells that lack pairs or have not settled (`calm`).
 
     Args:
         before: checkout of the other version.
         arguments: of `kvproof bench`, without the cells.
         cells: of the matrix; none: all.
-        tell: is told each pair before it is measured.
+        tell: is told each turn before it begins.
 
     Returns:
         The result files of before and after: process n of a cell in one makes a pair with that in the other.
@@ -141,40 +140,37 @@ def take(
         TurnError: see there.
     """
     sides = Side(SIDES[0], before.resolve()), Side(SIDES[1])
-    numbers = itertools.count()
 
-    def pair(turn: int, options: Sequence[str]) -> None:
-        number = next(numbers)
-        for side in sides[::-1] if turn % 2 else sides:
-            side.measure([*arguments, *options], turn, number)
+    def turn(number: int, some: Sequence[str]) -> None:
+        chosen = [*arguments, *_options(some)]
+        with tempfile.TemporaryDirectory(prefix="kvproof-") as place:
+            into = Path(place)
+            order = sides[::-1] if number % 2 else sides
+            words = baton.alternate([partial(side.start, chosen, number, into) for side in order])
+            for side, said in zip(order, words, strict=True):
+                side.take(number, into, said)
 
-    some: list[list[str]] = []
-    for part in range(1, parts(cells) + 1):  # the first turn has what is counted and not timed as well
-        tell(f"turn 1 of {turns}")
-        pair(0, [*_options(cells), "--shard", f"{part}/{parts(cells)}"])
-        some.append(sorted(_timed(sides) - {cell for known in some for cell in known}))
-    if not all(side.files for side in sides):
-        raise TurnError("nothing was measured: no implementation can run here, or no cell is for it")
-    for turn in range(1, turns):
-        for timed in some:
-            tell(f"turn {turn + 1} of {turns}")
-            if timed:
-                pair(turn, _options(timed))
-    for turn in range(turns, turns + MORE * (turns > 1)):
+    for number in range(turns):
+        tell(f"turn {number + 1} of {turns}")
+        # The first has what is counted and not timed as well.
+        some = _timed(sides) if number else cells
+        if some or not number:
+            turn(number, some)
+    for number in range(turns, turns + MORE * (turns > 1)):
         speed = _quiet(sides)
         if again := sorted({k[1] for k in _both(sides) if _wanting(_pairs(sides, k), turns, speed)}):
-            tell(f"turn {turn + 1}, {len(again)} cells again")
-            pair(turn, _options(again))
+            tell(f"turn {number + 1}, {len(again)} cells again")
+            turn(number, again)
     for key in _both(sides):
         _choose(sides, key, turns, _quiet(sides))
     both = sides[0].files[0].header.started
     return [side.write(folder, _whole(side), both) for side in sides]
 
 
-def _timed(sides: Sequence[Side]) -> set[str]:
+def _timed(sides: Sequence[Side]) -> list[str]:
     """Cells with a time, so far."""
     every = [s for side in sides for samples in side.samples.values() for s in samples.values()]
-    return {s.cell for s in every if s.cal}
+    return sorted({s.cell for s in every if s.rounds and s.unit.split("/")[0] in TIMES})
 
 
 def _options(cells: Sequence[str]) -> list[str]:
@@ -189,7 +185,7 @@ def _both(sides: Sequence[Side]) -> list[Key]:
 def _pairs(sides: Sequence[Side], key: Key) -> dict[int, tuple[Sample, Sample]]:
     """The pairs of a point that both have a time for; none where one of them ever has none."""
     a, b = (side.samples[key] for side in sides)
-    timed = all(s.rounds and s.cal for samples in (a, b) for s in samples.values())
+    timed = all(s.rounds and s.unit.split("/")[0] in TIMES for of in (a, b) for s in of.values())
     return {n: (a[n], b[n]) for n in sorted(a.keys() & b.keys())} if timed else {}
 
 
@@ -200,7 +196,7 @@ def _quiet(sides: Sequence[Side]) -> float:
 
 
 def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
-    """What the more disturbed side of each pair came to (`calm.load`)."""
+    """What the more disturbed side of each pair came to (`calm.load`); 0 where the loop was not timed."""
     return [max(calm.load(s.cal or 0.0, s.counters.get("waited", 0.0)) for s in p) for p in pairs.values()]
 
 

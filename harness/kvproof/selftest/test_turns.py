@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kvproof import environment
-from kvproof.bench.turns import TurnError, take
+from kvproof.bench import baton
+from kvproof.bench.turns import Side, TurnError, take
 from kvproof.records import Footer, Header, Sample
 from kvproof.report.compare import differences
 from kvproof.report.results import ResultWriter, read
@@ -23,60 +23,59 @@ CAL, BUSY = 100.0, 140.0
 class Program:
     """Stands in for `kvproof bench`: what each of its runs measures, and with which arguments it was run."""
 
-    def __init__(self, before: Path, slower: float = 1.0) -> None:
-        self.before, self.slower = before, slower
+    def __init__(self) -> None:
+        self.slower = 1.0
         self.runs: list[tuple[str, list[str]]] = []
         self.busy: set[int] = set()
         """Numbers of the runs in which the machine is."""
         self.times: dict[int, float] = {}
         """Of some runs, instead of 10."""
-        self.status = 0
+        self.words = ""
+        """What each says that measures nothing."""
         self.machine = environment.describe()
 
-    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        side = "before" if options["cwd"] == self.before else "after"
+    def start(self, side: Side, arguments: list[str], turn: int, into: Path) -> list[str]:
         number = len(self.runs)
-        self.runs.append((side, command))
-        folder = Path(command[command.index("--results") + 1])
-        if self.status:
-            return subprocess.CompletedProcess(command, self.status, "", "Error: cell 'x': allowed are y\n")
-        if "--shard" in command and not command[command.index("--shard") + 1].startswith("1/"):
-            return subprocess.CompletedProcess(command, 3, "nothing to measure\n", "")
+        self.runs.append((side.name, arguments))
+        if self.words:
+            return [self.words]
         cal = BUSY if number in self.busy else CAL
-        time = self.times.get(number, 10.0) * (self.slower if side == "after" else 1.0)
-        time *= (1 + 0.001 * (number // 2)) * cal / CAL
+        time = self.times.get(number, 10.0) * (self.slower if side.name == "after" else 1.0)
+        time *= (1 + 0.001 * turn) * cal / CAL
         header = Header(
             what="bench", implementation="plain", seed=0, started=f"{number}", command="",
-            environment=self.machine, shard="1/8",
+            environment=self.machine,
         )  # fmt: skip
-        with ResultWriter(folder / "bench.jsonl", header) as file:
+        with ResultWriter(into / side.name / "bench.jsonl", header) as file:
             file.write(sample("free", time, cal))
             file.write(sample("pool", 7.0, CAL))
-            file.close(Footer(complete=True, cases=2, must_run=0, failed=0, exit_status=0, seconds=1.0))
-        return subprocess.CompletedProcess(command, 0, "", "")
+            file.write(sample("waste", 4.0, None).model_copy(update={"unit": "% of slots"}))
+            file.close(Footer(complete=True, cases=3, must_run=0, failed=0, exit_status=0, seconds=1.0))
+        return []
 
 
-def sample(cell: str, time: float, cal: float) -> Sample:
+def sample(cell: str, time: float, cal: float | None) -> Sample:
     return Sample(
         implementation="plain", cell=cell, parameters={"tokens": 64}, unit="ns/block", median=time, low=time,
-        high=time, rounds=5, cal=cal, per_cal=time / cal,
+        high=time, rounds=5, cal=cal, per_cal=time / cal if cal else None,
     )  # fmt: skip
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    found = Program(tmp_path / "old")
-    monkeypatch.setattr(subprocess, "run", found)
+def program(monkeypatch: pytest.MonkeyPatch) -> Program:
+    found = Program()
+    monkeypatch.setattr(Side, "start", lambda *given: found.start(*given))
+    monkeypatch.setattr(baton, "alternate", lambda starts: [start() for start in starts])
     return found
 
 
-def measured(program: Program, folder: Path, cells: tuple[str, ...] = (), number: int = 10) -> list[Path]:
-    return take(program.before, ["--impl", "plain"], cells, number, folder, lambda _: None)
+def measured(folder: Path, cells: tuple[str, ...] = (), number: int = 10) -> list[Path]:
+    return take(folder / "old", ["--impl", "plain"], cells, number, folder, lambda _: None)
 
 
 def test_a_slowdown_is_found_and_nothing_else(program: Program, tmp_path: Path) -> None:
     program.slower = 1.05
-    paths = measured(program, tmp_path)
+    paths = measured(tmp_path)
     assert [p.parent.name for p in paths] == ["before", "after"]
     before, after = ([read(p)] for p in paths)
     found = differences(before, after)
@@ -86,44 +85,52 @@ def test_a_slowdown_is_found_and_nothing_else(program: Program, tmp_path: Path) 
     assert differences(after, before).counted() == "1 FASTER, 1 SAME"
 
 
-def test_both_are_run_in_changing_order_and_only_what_is_timed_again(
-    program: Program, tmp_path: Path
-) -> None:
-    measured(program, tmp_path, number=8)
-    first, later = program.runs[:16], program.runs[16:]
-    assert all("--shard" in c for _, c in first)
-    assert [side for side, _ in later] == ["after", "before", "before", "after"] * 3 + ["after", "before"]
-    for _, c in later:
-        assert c[c.index("--impl") : c.index("--turn")] == [
-            "--impl",
-            "plain",
-            "--cell",
-            "free",
-            "--cell",
-            "pool",
-        ]
+def test_the_order_changes_and_only_what_is_timed_is_run_again(program: Program, tmp_path: Path) -> None:
+    before, after = (read(p) for p in measured(tmp_path, number=8))
+    assert [side for side, _ in program.runs] == ["before", "after", "after", "before"] * 4
+    first, later = program.runs[:2], program.runs[2:]
+    assert all(arguments == ["--impl", "plain"] for _, arguments in first)
+    assert all(a == ["--impl", "plain", "--cell", "free", "--cell", "pool"] for _, a in later)
+    assert [len(s.processes) for s in (*before.samples, *after.samples)] == [8, 8, 8] * 2
 
 
 def test_disturbed_pairs_are_measured_again_and_left_out(program: Program, tmp_path: Path) -> None:
     program.busy = {5}
     program.times = {5: 30.0}
-    before, after = (read(p) for p in measured(program, tmp_path, cells=("free",), number=8))
-    again = [c[c.index("--impl") : c.index("--turn")] for _, c in program.runs[16:]]
-    assert again == [["--impl", "plain", "--cell", "free"]] * 2
-    assert [len(s.processes) for s in (*before.samples, *after.samples)] == [8, 9, 8, 9]
+    before, after = (read(p) for p in measured(tmp_path, cells=("free",), number=8))
+    assert [arguments for _, arguments in program.runs[16:]] == [["--impl", "plain", "--cell", "free"]] * 2
+    assert [len(s.processes) for s in (*before.samples, *after.samples)] == [8, 9, 9] * 2
     assert max(after.samples[0].processes + before.samples[0].processes) < 11, "the disturbed pair is out"
 
 
 def test_last_words_are_told(program: Program, tmp_path: Path) -> None:
-    program.status = 2
-    with pytest.raises(TurnError, match="ended with status 2: Error: cell 'x': allowed are y"):
-        measured(program, tmp_path)
+    program.words = "cell 'x': allowed are y"
+    with pytest.raises(TurnError, match="before: nothing was measured: cell 'x': allowed are y"):
+        measured(tmp_path)
 
 
-def test_it_is_said_if_nothing_can_be_measured(program: Program, tmp_path: Path) -> None:
-    program.status = 3
-    with pytest.raises(TurnError, match="nothing was measured"):
-        measured(program, tmp_path)
+PASSES = """
+import sys
+from kvproof.bench.baton import waiting
+wait = waiting()
+for point in range(int(sys.argv[2])):
+    wait(point)
+    with open("log", "a") as file:
+        file.write(sys.argv[1])
+print("done")
+"""
+
+
+def test_a_baton_goes_round(tmp_path: Path) -> None:
+    def start(name: str, points: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", PASSES, name, str(points)]
+        return subprocess.Popen(
+            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    said = baton.alternate([lambda: start("a", 4), lambda: start("b", 2), lambda: start("c", 0)])
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "ababaa"
+    assert said == [["done"]] * 3
 
 
 def test_one_real_turn_runs_the_code_of_the_other_checkout(tmp_path: Path) -> None:
