@@ -56,7 +56,7 @@ TELLING = (
     Telling("pool of {blocks:,} made in", "memory", {"caching": True}, "create_ms", "ms"),
     Telling("hit rate (ceiling), {capacity_tokens}", "replay", {}, "hit_rate", "of tokens"),
     Telling("replay a request, {capacity_tokens}", "replay", {}),
-    Telling("scheduler step, {sequences:,} requests", "scheduler_step", {"sequences": 1024}),
+    Telling("scheduler step, {sequences:,} requests", "scheduler_step", {}),
     Telling("serve: a step on this host, {capacity_tokens}", "scheduler_replay", {}),
     Telling("serve: first token p90, {capacity_tokens}", "scheduler_replay", {}, "ttft_p90_s", "s, virtual"),
     Telling("serve: preemptions, {capacity_tokens}", "scheduler_replay", {}, "preemptions", "requests"),
