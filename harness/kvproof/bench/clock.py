@@ -60,15 +60,17 @@ def quiet() -> Iterator[None]:
     """No garbage collection inside: one collection, then freeze and disable; undone at the end.
 
     Enter it after the set-up of a cell, so that a collection never walks the subject's state
-    within a timed round.
+    within a timed round. What a process has frozen before stays so.
     """
-    was = gc.isenabled()
+    was, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not frozen:
+        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if was:
             gc.enable()

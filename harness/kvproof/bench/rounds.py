@@ -26,7 +26,7 @@ UNIT = {False: "ns", True: "us/step"}
 
 LONGEST_S = 60.0
 """For each cell of a process, and for its start: one that takes longer hangs, and is ended."""
-MORE = 2
+MORE = 4
 """Rounds that are added at most, for the cells that need them."""
 
 

@@ -19,14 +19,13 @@ from kvproof.bench.attention_rounds import FASTEST, too_fast
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
+from kvproof.bench.rounds import MORE
 from kvproof.records import Footer, Sample
 from kvproof.report.compare import TIMES
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
 """So many pairs find a change of 5 % in 95 of 100 comparisons (`comparing`)."""
-MORE = 4
-"""Turns that are added at most, for the cells that need them."""
 SIDES = ("before", "after")
 ROOTS = ("src", "harness", "impls", "kernels")
 """Folders of a checkout from which packages are imported, besides itself."""
