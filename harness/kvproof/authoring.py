@@ -11,7 +11,6 @@ from rich.console import Console
 from kvproof import options
 from kvproof.options import WrongInput
 from kvproof.subjects import SubjectError, find
-from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 
 SKELETONS = Path(__file__).with_name("skeletons")
 KINDS = ("manager", "scheduler", "kernel", "ranks")
@@ -87,11 +86,7 @@ def protocol(send: bool, answers: bool) -> None:
     type=click.Choice(options.MEASURED),
     help="What it is.  [default: what its factory takes]",
 )
-@click.option(
-    "--call-limit",
-    type=click.FloatRange(min=0.05),
-    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
-)
+@options.call_limit
 def smoke(where: str, checkout: str | None, profile: str | None, call_limit: float | None) -> None:
     """Say whether the ADAPTER is sane, before any compliance is judged."""
     from kvproof.conformance.smoke import smoke_test

@@ -69,11 +69,7 @@ def main() -> None:
     metavar="SECONDS",
     help="Begin no random history later than this in the run of an implementation; directed ones all run.",
 )
-@click.option(
-    "--call-limit",
-    type=click.FloatRange(min=0.05),
-    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
-)
+@options.call_limit
 @options.shard
 @options.ray
 @options.parts
@@ -252,12 +248,12 @@ def bench(
     as_json: bool,
 ) -> None:
     """Measure implementations: control plane, trace replay, ranks, attention (our own by default)."""
+    if against and (shard or noisy or ray):
+        raise click.UsageError("--against has turns of its own, here: leave out --shard, --noisy and --ray")
     if ray and as_json:
         raise click.UsageError("--ray and --json: run `kvproof report FOLDER --json` on what the run wrote")
     if ray:
         sys.exit(cli_runs.on_cluster(ray, parts, shard, results, quiet, "bench"))
-    if against and (shard or noisy):
-        raise click.UsageError("--against has parts and turns of its own: leave out --shard and --noisy")
     with document.saying("bench", as_json) as said:
         from kvproof.bench.run import run
 

@@ -14,6 +14,7 @@ import click
 from kvproof import runs
 from kvproof import spec as specification
 from kvproof.subjects.find import CHECKOUT_VARIABLE
+from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT
 
 impl = click.option(
     "--impl",
@@ -35,6 +36,11 @@ results = click.option(
     default=Path("results/runs"),
     show_default=True,
     help="Folder for reports; each run makes one of its own there.",
+)
+call_limit = click.option(
+    "--call-limit",
+    type=click.FloatRange(min=0.05),
+    help=f"Seconds that one call may take.  [default: {CALL_LIMIT:g}, a kernel's {KERNEL_CALL_LIMIT:g}]",
 )
 seed = click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn."

@@ -94,7 +94,7 @@ class Side:
         """Write the result file and the report of the whole."""
         command = shlex.join(["kvproof", *sys.argv[1:]])
         first, failed = self.files[0].header, max(f.footer.failed for f in self.files)
-        header = first.model_copy(update={"shard": "", "pairs": pairs, "command": command})
+        header = first.model_copy(update={"pairs": pairs, "command": command})
         with ResultWriter(folder / self.name / "bench.jsonl", header) as file:
             for s in samples:
                 file.write(s)

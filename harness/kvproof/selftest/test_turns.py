@@ -41,7 +41,7 @@ class Program:
             return [self.words]
         cal = BUSY if number in self.busy else CAL
         time = self.times.get(number, 10.0) * (self.slower if side.name == "after" else 1.0)
-        time *= (1 + 0.001 * turn) * cal / CAL
+        time *= (1 + 0.1 * (turn % 7)) * cal / CAL  # moments differ, by what the loop does not see
         header = Header(
             what="bench", implementation="plain", seed=0, started=f"{number}", command="",
             environment=self.machine,
@@ -100,7 +100,7 @@ def test_disturbed_pairs_are_measured_again_and_left_out(program: Program, tmp_p
     before, after = (read(p) for p in measured(tmp_path, cells=("free",), number=8))
     assert [arguments for _, arguments in program.runs[16:]] == [["--impl", "plain", "--cell", "free"]] * 2
     assert [len(s.processes) for s in (*before.samples, *after.samples)] == [8, 9, 9] * 2
-    assert max(after.samples[0].processes + before.samples[0].processes) < 11, "the disturbed pair is out"
+    assert max(after.samples[0].processes + before.samples[0].processes) < 20, "the disturbed pair is out"
 
 
 def test_last_words_are_told(program: Program, tmp_path: Path) -> None:
