@@ -36,9 +36,9 @@ class Plan:
     turn: int = 0
     """Number of this process, where others put several together (`turns`)."""
     share: int = 1
-    """So many processes share the rounds of a cell there."""
+    """So many processes share the rounds of a kernel there; 1: it stands alone."""
     kernel_rounds: int = 1
-    """The same for kernels, of which a process has all."""
+    """As `rounds`, for kernels, of which a process has all."""
 
     @property
     def timed(self) -> list[Point]:

@@ -20,18 +20,17 @@ def measure(
     tell: Callable[[object], None],
     processes: int = 1,
     crews: int = 1,
-    share: int = 1,
 ) -> None:
     """Measure the points of ranks; `tell` is told each, or each crew.
 
     With several processes those of one object are left to `rounds.measure`. Ranks as processes are measured
-    by so many crews, one after another. `share`: so many others measure the same, and share the rounds.
+    by so many crews, one after another, which share the rounds.
     """
     subjects = [s for s in subjects if s.make_ranks is not None]
     for cell in RANKS if subjects else ():
         here = [point for point in points if point.cell == cell]
         if here and cell == "ranks_sync":
-            measure_sync(subjects, shared(here, crews * share), crews, emit, tell)
+            measure_sync(subjects, shared(here, crews), crews, emit, tell)
         elif cell == "ranks_pressure":
             for point in here:
                 tell(point)
@@ -39,4 +38,4 @@ def measure(
         elif here and cell in STEPPED and processes == 1:
             for point in here:
                 tell(point)
-            measure_steps(subjects, shared(here, share), emit)
+            measure_steps(subjects, here, emit)

@@ -20,6 +20,7 @@ from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
 from kvproof.bench.rounds import MORE
+from kvproof.comparing import undecided
 from kvproof.records import Footer, Sample
 from kvproof.report.compare import TIMES
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
@@ -125,7 +126,8 @@ def take(
 
     In a turn each version has a fresh process, and these two measure the same point one at once after the
     other: a pair. Which of them is first changes from turn to turn. Pairs in which the machine was disturbed
-    are left out, and up to four turns follow of cells that lack pairs or have not settled (`calm`).
+    are left out, and up to four turns follow of cells that lack pairs, have not settled (`calm`) or may
+    differ.
 
     Args:
         before: checkout of the other version.
@@ -201,9 +203,12 @@ def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
 
 
 def _wanting(pairs: dict[int, tuple[Sample, Sample]], least: int, speed: float) -> bool:
-    """Whether a point needs another pair."""
-    ratios = [b.median / a.median for a, b in pairs.values()]
-    return bool(pairs) and calm.wanting(ratios, _slower(pairs), least, speed)
+    """Whether a point needs another pair: too few are undisturbed, or these are far apart, or may differ."""
+    if not pairs:
+        return False
+    ratios, loads = [b.median / a.median for a, b in pairs.values()], _slower(pairs)
+    kept = [ratios[n] for n in calm.chosen(loads, least, speed)]
+    return calm.wanting(ratios, loads, least, speed) or undecided(kept)
 
 
 def _choose(sides: Sequence[Side], key: Key, least: int, speed: float) -> None:
