@@ -116,9 +116,9 @@ def compare_pairs(
 
     As `compare`, on the ratios of the pairs, which the moments of the machine leave alone: Wilcoxon's test of
     signed ranks, exact, with p < 0.002, and `LEAST_PAIRS` of them. A comparison has a hundred cells, of which
-    none may be called different by chance: so where 10 pairs are `undecided`, they are made 14. In the
-    simulation that is told of in `compare`, that calls equal sides different in 0.3 % of cells before any
-    floor, and finds 5 % in 97 %.
+    none may be called different by chance: so where 10 pairs are `undecided`, more are made (`turns`). In the
+    simulation that is told of in `compare`, up to eight more call equal sides different in 0.3 % of cells
+    before any floor, and find 5 % in 99 %.
 
     Args:
         before, after: median of each process, of pair n at n.

@@ -19,14 +19,15 @@ from kvproof.bench.attention_rounds import FASTEST, too_fast
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
-from kvproof.bench.rounds import MORE
-from kvproof.comparing import undecided
+from kvproof.comparing import LEAST_PAIRS, Difference, compare_pairs, undecided
 from kvproof.records import Footer, Sample
 from kvproof.report.compare import TIMES
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
 """So many pairs find a change of 5 % in 95 of 100 comparisons (`comparing`)."""
+MORE = 8
+"""Turns that are added at most, for the cells that need them."""
 SIDES = ("before", "after")
 ROOTS = ("src", "harness", "impls", "kernels")
 """Folders of a checkout from which packages are imported, besides itself."""
@@ -125,9 +126,9 @@ def take(
     """Measure both versions in turns, and write what each came to below `folder`.
 
     In a turn each version has a fresh process, and these two measure the same point one at once after the
-    other: a pair. Which of them is first changes from turn to turn. Pairs in which the machine was disturbed
-    are left out, and up to four turns follow of cells that lack pairs, have not settled (`calm`) or may
-    differ.
+    other: a pair. Which of them is first changes from turn to turn. A few turns more follow of the cells that
+    are UNCLEAR or may differ, and where there are pairs enough, those in which the machine was disturbed
+    (`calm`) are left out.
 
     Args:
         before: checkout of the other version.
@@ -158,7 +159,7 @@ def take(
         some = _timed(sides) if number else cells
         if some or not number:
             turn(number, some)
-    for number in range(turns, turns + MORE * (turns > 1)):
+    for number in range(turns, turns + MORE * (turns >= LEAST_PAIRS)):
         speed = _quiet(sides)
         if again := sorted({k[1] for k in _both(sides) if _wanting(_pairs(sides, k), turns, speed)}):
             tell(f"turn {number + 1}, {len(again)} cells again")
@@ -203,12 +204,13 @@ def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
 
 
 def _wanting(pairs: dict[int, tuple[Sample, Sample]], least: int, speed: float) -> bool:
-    """Whether a point needs another pair: too few are undisturbed, or these are far apart, or may differ."""
+    """Whether a point needs another pair, by those that count."""
     if not pairs:
         return False
-    ratios, loads = [b.median / a.median for a, b in pairs.values()], _slower(pairs)
-    kept = [ratios[n] for n in calm.chosen(loads, least, speed)]
-    return calm.wanting(ratios, loads, least, speed) or undecided(kept)
+    numbers = list(pairs)
+    kept = [pairs[numbers[n]] for n in calm.chosen(_slower(pairs), least, speed)]
+    ratios = [b.median / a.median for a, b in kept]
+    return undecided(ratios) or compare_pairs([1.0] * len(ratios), ratios).verdict is Difference.UNCLEAR
 
 
 def _choose(sides: Sequence[Side], key: Key, least: int, speed: float) -> None:

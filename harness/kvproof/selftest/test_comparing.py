@@ -52,14 +52,17 @@ def test_five_processes_raise_no_more_alarms() -> None:
 
 
 def in_pairs(slowdown: float, runs: int, drift: float = DRIFT) -> dict[Difference, float]:
-    """The same of ten pairs, whose moments differ by up to half, and four more where ten do not tell."""
+    """The same of ten pairs, whose moments differ by up to half; eight more at most if they do not tell."""
     rng = np.random.default_rng(12)
-    times = np.exp(rng.normal(0, drift, (runs, 2, 14))) * rng.uniform(1, 1.5, (runs, 1, 14))
+    times = np.exp(rng.normal(0, drift, (runs, 2, 18))) * rng.uniform(1, 1.5, (runs, 1, 18))
     times[:, 1] *= slowdown
     found = []
     for before, after in times:
-        number = 14 if undecided(after[:10] / before[:10]) else 10
-        found.append(compare_pairs(before[:number], after[:number]).verdict)
+        for pairs in range(10, 19):
+            verdict = compare_pairs(before[:pairs], after[:pairs]).verdict
+            if verdict is not Difference.UNCLEAR and not undecided(after[:pairs] / before[:pairs]):
+                break
+        found.append(verdict)
     return {kind: found.count(kind) / runs for kind in Difference}
 
 
@@ -67,10 +70,11 @@ def test_pairs_keep_the_promise_without_a_floor() -> None:
     equal = in_pairs(1.0, 4000)
     assert equal[Difference.FASTER] + equal[Difference.SLOWER] < 0.005, "a comparison has a hundred cells"
     assert equal[Difference.SAME] > 0.98
-    noisy = in_pairs(1.0, 2000, drift=0.1)
-    assert noisy[Difference.FASTER] + noisy[Difference.SLOWER] < 0.005
+    noisy = in_pairs(1.0, 1000, drift=0.07)
+    assert noisy[Difference.FASTER] + noisy[Difference.SLOWER] < 0.01
+    assert noisy[Difference.SAME] > 0.8
     slower = in_pairs(1.05, 1000)
-    assert slower[Difference.SLOWER] >= 0.95
+    assert slower[Difference.SLOWER] >= 0.98
     assert slower[Difference.FASTER] == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -265,6 +266,19 @@ def test_a_missing_package_is_a_precondition() -> None:
 
 def without(*_: Any) -> Any:
     raise ModuleNotFoundError("no networking here", name="torchless")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux keeps a process on a core")
+def test_a_rank_that_is_timed_stays_on_a_core() -> None:
+    samples: list[Sample] = []
+    points = load(spec.find(), ["ranks_sync"], True)[:1]
+    where = "kvproof.selftest.test_ranks_bench:cores"
+    measure([subject(rank_process=where)], points, trace(4), samples.append, lambda _: None)
+    assert f"RuntimeError: cores [{min(os.sched_getaffinity(0))}] " in samples[0].note
+
+
+def cores(*_: Any) -> Any:
+    raise RuntimeError(f"cores {sorted(os.sched_getaffinity(0))}")
 
 
 def test_the_tables_show_every_cell() -> None:

@@ -86,21 +86,40 @@ def test_a_slowdown_is_found_and_nothing_else(program: Program, tmp_path: Path) 
 
 
 def test_the_order_changes_and_only_what_is_timed_is_run_again(program: Program, tmp_path: Path) -> None:
-    before, after = (read(p) for p in measured(tmp_path, number=8))
-    assert [side for side, _ in program.runs] == ["before", "after", "after", "before"] * 4
+    before, after = (read(p) for p in measured(tmp_path))
+    assert [side for side, _ in program.runs] == ["before", "after", "after", "before"] * 5
     first, later = program.runs[:2], program.runs[2:]
     assert all(arguments == ["--impl", "plain"] for _, arguments in first)
     assert all(a == ["--impl", "plain", "--cell", "free", "--cell", "pool"] for _, a in later)
-    assert [len(s.processes) for s in (*before.samples, *after.samples)] == [8, 8, 8] * 2
+    assert [len(s.processes) for s in (*before.samples, *after.samples)] == [10, 10, 10] * 2
 
 
-def test_disturbed_pairs_are_measured_again_and_left_out(program: Program, tmp_path: Path) -> None:
-    program.busy = {5}
-    program.times = {5: 30.0}
-    before, after = (read(p) for p in measured(tmp_path, cells=("free",), number=8))
-    assert [arguments for _, arguments in program.runs[16:]] == [["--impl", "plain", "--cell", "free"]] * 2
-    assert [len(s.processes) for s in (*before.samples, *after.samples)] == [8, 9, 9] * 2
-    assert max(after.samples[0].processes + before.samples[0].processes) < 20, "the disturbed pair is out"
+def test_what_is_unclear_is_measured_again_and_disturbed_pairs_are_left_out(
+    program: Program, tmp_path: Path
+) -> None:
+    program.busy = {1, 2, 5, 6, 9}  # all of them "after"
+    before, after = (read(p) for p in measured(tmp_path, cells=("free",)))
+    more = program.runs[20:]
+    assert all(arguments == ["--impl", "plain", "--cell", "free"] for _, arguments in more)
+    assert 6 <= len(more) <= 10, "three turns leave two disturbed pairs of ten, five none"
+    assert [len(s.processes) for s in before.samples] == [10, 10 + len(more) // 2, 10 + len(more) // 2]
+    assert [len(s.processes) for s in after.samples] == [len(s.processes) for s in before.samples]
+    assert differences([before], [after]).counted() == "2 SAME"
+
+
+def test_a_small_difference_asks_for_more_pairs(program: Program, tmp_path: Path) -> None:
+    program.slower = 1.05
+    program.times = {1: 9.5}
+    before, after = (read(p) for p in measured(tmp_path))
+    assert program.runs[20:], "nine of ten do not tell"
+    assert differences([before], [after]).counted() == "1 SAME, 1 SLOWER"
+
+
+def test_few_turns_stay_few(program: Program, tmp_path: Path) -> None:
+    program.slower = 1.05
+    before, after = (read(p) for p in measured(tmp_path, number=9))
+    assert len(program.runs) == 18
+    assert differences([before], [after]).counted() == "2 UNCLEAR"
 
 
 def test_last_words_are_told(program: Program, tmp_path: Path) -> None:
