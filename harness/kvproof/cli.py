@@ -263,7 +263,7 @@ def bench(
         options.use(checkout)
         try:
             if against:
-                sys.exit(cli_runs.in_turns(against, cells, trace, processes, results, quiet, said))
+                sys.exit(cli_runs.in_turns(against, impls, cells, trace, processes, results, quiet, said))
             status = run(
                 impls=list(impls),
                 trace=trace,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +40,7 @@ def on_cluster(
 
 def in_turns(
     before: Path,
+    impls: Sequence[str],
     cells: Sequence[str],
     trace: Path | None,
     turns: int | None,
@@ -51,6 +54,7 @@ def in_turns(
     from kvproof.report.results import read
     from kvproof.spread import without
 
+    _are_two(before, impls)
     turns = turns or TURNS
     arguments = without(sys.argv[2:], "--against", "--cell", "--checkout", "--results", "--rounds", "--trace")
     arguments = [a for a in arguments if a not in FLAGS]
@@ -65,10 +69,27 @@ def in_turns(
 
             said.files = take(before, arguments, cells, turns, folder, told)
     except TurnError as error:
-        raise WrongInput(str(error)) from error
+        kept = f"; what was measured before is in {folder}" if any(folder.glob("*/bench.jsonl")) else ""
+        raise WrongInput(f"{error}{kept}") from error
+    finally:
+        with contextlib.suppress(OSError):  # nothing was written, or not all of it
+            folder.rmdir()
     found = said.compared = differences([read(said.files[0])], [read(said.files[1])])
     worse = tell_changes(found)
     for path in said.files:
         click.echo(f"report: {path.parent / 'bench.md'}")
     said.report = said.files[-1].parent
     return int(worse or read(said.files[1]).footer.exit_status > 0)
+
+
+def _are_two(before: Path, impls: Sequence[str]) -> None:
+    """Raises UsageError if both versions would be the same code."""
+    if before.samefile("."):
+        raise click.UsageError(f"--against {before}: it is this folder; name a checkout of another version")
+    for impl in impls:
+        place, adapter, _ = impl.partition(".py")
+        if adapter and (os.path.isabs(place) or os.path.normpath(place).startswith("..")):
+            raise click.UsageError(
+                f"--impl {impl}: beside --against name it as it lies in both, such as ./adapter.py: "
+                "this is one file for both"
+            )

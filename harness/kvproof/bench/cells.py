@@ -40,7 +40,7 @@ from kvproof.bench.prompts import (
 )
 from kvproof.bench.scheduling import scheduler_step
 from kvproof.bench.subject import Subject, Unsupported, Wrong, blocks_for
-from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect
+from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect, read
 
 LIVE = 64
 """Sequences of a round in the cell `pool`."""
@@ -89,7 +89,7 @@ def _admit(s: Subject, tokens: int, cached: float | None, form: str) -> Work:
             def admit(seq: int = seq, prompt: Any = prompt) -> tuple[int, Any]:
                 n = manager.add(seq, prompt)
                 manager.commit(seq, tokens)
-                return n, manager.table(seq)
+                return n, read(manager.table(seq))
 
             around = None if counted else Around(manager)
             n, answer = yield admit
@@ -183,7 +183,7 @@ def fork(s: Subject, tokens: int) -> Work:
             def split(parent: int = parent, children: Sequence[int] = children) -> None:
                 for child in children:
                     manager.fork(parent, child)
-                    manager.table(child)
+                    read(manager.table(child))
 
             around = None if counted else Around(manager)
             yield split
@@ -279,7 +279,7 @@ def pool(s: Subject, blocks: int) -> Work:
                     manager.free(old)
                     manager.add(seq, prompt)
                     manager.commit(seq, tokens)
-                    manager.table(seq)
+                    read(manager.table(seq))
                 return manager.free_blocks()
 
             free = yield churn
@@ -347,7 +347,7 @@ def evict(s: Subject, blocks: int, prompt_blocks: int) -> Work:
                 for seq, prompt in arriving:
                     found.append(manager.add(seq, prompt))
                     manager.commit(seq, tokens)
-                    manager.table(seq)
+                    read(manager.table(seq))
                     manager.free(seq)
                 return found, manager.free_blocks()
 

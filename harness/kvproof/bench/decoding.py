@@ -12,7 +12,7 @@ from kvproof.bench.counted import Around
 from kvproof.bench.kept import Kept, owned, some
 from kvproof.bench.prompts import Batches, alike, draws, enter, fixed, needs_arrays, touch
 from kvproof.bench.subject import Subject, Unsupported, Wrong, blocks_for
-from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect
+from kvproof.bench.work import MAX_ROUNDS, Rounds, Work, expect, read
 
 Answer: TypeAlias = tuple[Any, int]
 """Of a round of decode steps: the slots of its last step, None without `steps`, and the free blocks."""
@@ -51,14 +51,14 @@ def _decode(
         def batched() -> Answer:
             slots = None
             for batch, new in zip(ids, news, strict=True):
-                slots = manager.append_batch(batch, new)
+                slots = read(manager.append_batch(batch, new))
                 commit_batch(batch)  # type: ignore[misc]
             return slots, manager.free_blocks()
 
         def half() -> Answer:
             slots, commit = None, manager.commit
             for batch, seqs, new, after in zip(ids, batches, news, ends, strict=True):
-                slots = manager.append_batch(batch, new)
+                slots = read(manager.append_batch(batch, new))
                 for seq, length in zip(seqs, after, strict=True):
                     commit(seq, length)
             return slots, manager.free_blocks()
@@ -70,7 +70,7 @@ def _decode(
                     append(seq, token)
                     commit(seq, length)
             for seq in batches[-1]:
-                manager.table(seq)
+                read(manager.table(seq))
             return None, manager.free_blocks()
 
         if "steps" not in s.capabilities:
@@ -183,15 +183,15 @@ def batch(s: Subject, sequences: int, blocks: int, order: str) -> Work:
 
     def prepare(seqs: list[int], new: list[Any], now: int) -> tuple[Any, Any]:
         if steps:
-            slots = manager.append_batch(seqs, new)
+            slots = read(manager.append_batch(seqs, new))
         else:
             for seq, token in zip(seqs, new, strict=True):
                 manager.append(seq, token)
         if s.lazy:
             commit(seqs, now)
         if not steps:
-            slots = [manager.slots(seq, now - 1, now) for seq in seqs]
-        return slots, manager.batch(seqs)
+            slots = [read(manager.slots(seq, now - 1, now)) for seq in seqs]
+        return slots, tuple(map(read, manager.batch(seqs)))
 
     def commit(seqs: list[int], now: int) -> None:
         for seq in seqs:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kvproof.contract import wrong_policy
+from kvproof.contract import BadInput, wrong_policy
 from kvproof.subjects import Implementation, SubjectError, find
 from kvproof.subjects.making import wrong_arguments
 from kvproof.subjects.remote import RemoteFactory, Unserved
@@ -87,9 +87,13 @@ class Subject:
             caching: as in `factory`.
 
         Raises:
-            Unsupported: as in `factory`.
+            Unsupported: as in `factory`, or it refuses a pool of this size.
         """
-        return self.factory(caching)(usable + self.overhead, self.block_size)
+        make, blocks = self.factory(caching), usable + self.overhead
+        try:
+            return make(blocks, self.block_size)
+        except BadInput as e:
+            raise Unsupported(f"no manager of {blocks} blocks: {e}") from e
 
     def factory(self, caching: bool | None) -> Make:
         """What makes its managers: with or without prefix cache, None as `make` does it.

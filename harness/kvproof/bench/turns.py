@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,9 @@ from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
 """So many pairs find a change of 5 % in 95 of 100 comparisons (`comparing`)."""
+LONGEST_S = {False: 300.0, True: 3600.0}
+"""For one point in one process, by whether the matrix is the full one: one that takes longer hangs, and is
+ended. The slowest of the quick matrix takes 10 s."""
 MORE = 8
 """Turns that are added at most, for the cells that need them."""
 SIDES = ("before", "after")
@@ -75,25 +79,34 @@ class Side:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
+            start_new_session=True,
         )
 
-    def take(self, turn: int, into: Path, said: Sequence[str]) -> None:
-        """What its process has left, which `said` something.
+    def take(self, turn: int, into: Path, status: int, said: Sequence[str]) -> None:
+        """What its process has left, which `said` something and ended with `status`.
 
         Raises:
-            TurnError: that is no result.
+            TurnError: that is no result, or not a whole one.
         """
         try:
             file = read(next((into / self.name).rglob("bench.jsonl")))
+            whole = file.footer.complete
         except (StopIteration, ResultsError):
-            raise TurnError(f"{self.name}: nothing was measured: {' '.join(said[-3:])}") from None
+            whole = False
+        if not whole:
+            words = " ".join(said[-3:])
+            ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            old = "; that version cannot be measured in turns yet" if "No such option" in words else ""
+            raise TurnError(f"{self.name}: its process ended in turn {turn + 1} with {ended}: {words}{old}")
         self.files.append(file)
         for s in file.samples:
             key = s.implementation, s.cell, json.dumps(s.parameters, sort_keys=True)
             self.samples.setdefault(key, {})[turn] = s
 
-    def write(self, folder: Path, samples: Sequence[Sample], pairs: str) -> Path:
-        """Write the result file and the report of the whole."""
+    def write(self, folder: Path, pairs: str, complete: bool) -> Path:
+        """Write the result file and the report of the whole, or of what there is of it."""
+        samples = _whole(self)
         command = shlex.join(["kvproof", *sys.argv[1:]])
         first, failed = self.files[0].header, max(f.footer.failed for f in self.files)
         header = first.model_copy(update={"pairs": pairs, "command": command})
@@ -102,11 +115,11 @@ class Side:
                 file.write(s)
             file.close(
                 Footer(
-                    complete=True,
+                    complete=complete,
                     cases=len(samples),
                     must_run=0,
                     failed=failed,
-                    exit_status=1 if failed else 0 if any(s.rounds for s in samples) else 3,
+                    exit_status=1 if failed else 0 if complete and any(s.rounds for s in samples) else 3,
                     seconds=round(sum(f.footer.seconds for f in self.files), 1),
                 )
             )
@@ -140,19 +153,40 @@ def take(
         The result files of before and after: process n of a cell in one makes a pair with that in the other.
 
     Raises:
-        TurnError: see there.
+        TurnError: see there. What was measured before is written, as it is if the run is broken off.
     """
     sides = Side(SIDES[0], before.resolve()), Side(SIDES[1])
+    longest_s = LONGEST_S["--full" in arguments]
 
     def turn(number: int, some: Sequence[str]) -> None:
         chosen = [*arguments, *_options(some)]
         with tempfile.TemporaryDirectory(prefix="kvproof-") as place:
             into = Path(place)
             order = sides[::-1] if number % 2 else sides
-            words = baton.alternate([partial(side.start, chosen, number, into) for side in order])
-            for side, said in zip(order, words, strict=True):
-                side.take(number, into, said)
+            ends = baton.alternate([partial(side.start, chosen, number, into) for side in order], longest_s)
+            for side, (status, said) in zip(order, ends, strict=True):
+                side.take(number, into, status, said)
 
+    try:
+        _take(sides, cells, turns, turn, tell)
+    except (TurnError, KeyboardInterrupt):
+        if all(side.files for side in sides):
+            for side in sides:
+                side.write(folder, sides[0].files[0].header.started, complete=False)
+        raise
+    for key in _both(sides):
+        _choose(sides, key, turns, _quiet(sides))
+    return [side.write(folder, sides[0].files[0].header.started, complete=True) for side in sides]
+
+
+def _take(
+    sides: Sequence[Side],
+    cells: Sequence[str],
+    turns: int,
+    turn: Callable[[int, Sequence[str]], None],
+    tell: Callable[[str], None],
+) -> None:
+    """The turns that were asked for, and those that are added."""
     for number in range(turns):
         tell(f"turn {number + 1} of {turns}")
         # The first has what is counted and not timed as well.
@@ -164,10 +198,6 @@ def take(
         if again := sorted({k[1] for k in _both(sides) if _wanting(_pairs(sides, k), turns, speed)}):
             tell(f"turn {number + 1}, {len(again)} cells again")
             turn(number, again)
-    for key in _both(sides):
-        _choose(sides, key, turns, _quiet(sides))
-    both = sides[0].files[0].header.started
-    return [side.write(folder, _whole(side), both) for side in sides]
 
 
 def _timed(sides: Sequence[Side]) -> list[str]:

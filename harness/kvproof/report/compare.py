@@ -196,7 +196,12 @@ def _benchmarks(
             if b.unit.split("/")[0] in TIMES and b.cell not in COUNTED and not _control(b):
                 pairs[key] = a, b
     turns = {f.header.pairs for f in (*before, *after)}
-    _times(pairs, bound, comparable, bool(voids), len(turns) == 1 and turns != {""}, found)
+    paired = len(turns) == 1 and turns != {""}
+    for key, (a, b) in pairs.items():
+        if paired and len(a.processes) != len(b.processes):
+            number = f"{len(a.processes)} and {len(b.processes)} processes"
+            raise ResultsError(f"{_name(key)}: {number} make no pairs: a file was changed, or cut off")
+    _times(pairs, bound, comparable, bool(voids), paired, found)
 
 
 def _control(s: Sample) -> bool:

@@ -71,6 +71,62 @@ def test_a_round_ends_when_nothing_is_left_to_do(cell: str) -> None:
     lane.leave()
 
 
+class Unread(Sequence[int]):
+    """A table, or slots, whose numbers are found when they are read."""
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self.find = find
+        self.found: list[int] | None = None
+
+    def _read(self) -> list[int]:
+        self.found = self.found if self.found is not None else [int(n) for n in self.find()]
+        return self.found
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._read()[at]
+
+
+class AnswersLater:
+    """Gives such tables and slots; what they hold is what held when they were asked for."""
+
+    def __init__(self, inner: Any, given: list[Unread]) -> None:
+        self.inner, self.given = inner, given
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.inner, name)
+        if name not in ("table", "append_batch", "slots"):
+            return member
+
+        def call(*arguments: Any) -> Unread:
+            answer = member(*arguments)
+            self.given.append(Unread(lambda: answer))
+            return self.given[-1]
+
+        return call
+
+
+@pytest.mark.parametrize("name", ["plain", "reference"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_what_is_found_when_it_is_read_is_read_in_the_round(cell: str, name: str) -> None:
+    s, given = open_subject(find(name), 16), list[Unread]()
+
+    def later(factory: Any) -> Any:
+        return lambda *sizes: AnswersLater(factory(*sizes), given)
+
+    lane = Lane(Subject("later", later(s.make), 16, make_uncached=later(s.make_uncached)))
+    lane.open(Point(cell, CELLS[cell]))
+    for _ in range(3):
+        given.clear()
+        result = lane.once()
+        assert all(answer.found is not None for answer in given)
+        assert given or cell == "free"
+        lane.finish(result)
+    lane.leave()
+
+
 # ---------------------------------------------------------------- keys of a few tokens
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from kvproof import environment
 from kvproof.bench import baton
 from kvproof.bench.turns import Side, TurnError, take
+from kvproof.cli import main
 from kvproof.records import Footer, Header, Sample
 from kvproof.report.compare import differences
 from kvproof.report.results import ResultWriter, read
@@ -65,7 +68,7 @@ def sample(cell: str, time: float, cal: float | None) -> Sample:
 def program(monkeypatch: pytest.MonkeyPatch) -> Program:
     found = Program()
     monkeypatch.setattr(Side, "start", lambda *given: found.start(*given))
-    monkeypatch.setattr(baton, "alternate", lambda starts: [start() for start in starts])
+    monkeypatch.setattr(baton, "alternate", lambda starts, _: [(0, start()) for start in starts])
     return found
 
 
@@ -124,8 +127,21 @@ def test_few_turns_stay_few(program: Program, tmp_path: Path) -> None:
 
 def test_last_words_are_told(program: Program, tmp_path: Path) -> None:
     program.words = "cell 'x': allowed are y"
-    with pytest.raises(TurnError, match="before: nothing was measured: cell 'x': allowed are y"):
+    with pytest.raises(
+        TurnError, match="before: its process ended in turn 1 with status 0: cell 'x': allowed"
+    ):
         measured(tmp_path)
+
+
+def test_what_was_measured_is_kept_if_it_is_broken_off(program: Program, tmp_path: Path) -> None:
+    def tell(turn: str) -> None:
+        program.words = "Segmentation fault" if turn.startswith("turn 4") else ""
+
+    with pytest.raises(TurnError, match="in turn 4"):
+        take(tmp_path, ["--impl", "plain"], ["free"], 10, tmp_path, tell)
+    before, after = (read(path) for path in sorted(tmp_path.glob("*/bench.jsonl"), reverse=True))
+    assert not before.footer.complete
+    assert [len(s.processes) for s in after.samples] == [3, 3, 3]
 
 
 PASSES = """
@@ -141,15 +157,32 @@ print("done")
 
 
 def test_a_baton_goes_round(tmp_path: Path) -> None:
-    def start(name: str, points: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", PASSES, name, str(points)]
-        return subprocess.Popen(
-            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    said = baton.alternate([lambda: start("a", 4), lambda: start("b", 2), lambda: start("c", 0)])
+    said = baton.alternate([player(tmp_path, PASSES, *a) for a in (("a", "4"), ("b", "2"), ("c", "0"))], 60)
     assert (tmp_path / "log").read_text(encoding="utf-8") == "ababaa"
-    assert said == [["done"]] * 3
+    assert said == [(0, ["done"])] * 3
+
+
+def player(folder: Path, program: str, *arguments: str) -> Callable[[], subprocess.Popen[str]]:
+    return lambda: subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def test_who_hangs_crashes_or_leaves_somebody_behind_holds_nobody_up(tmp_path: Path) -> None:
+    hangs = "import time; time.sleep(600)"
+    dies = "import os, signal; print('last words', end='', flush=True); os.kill(os.getpid(), signal.SIGSEGV)"
+    odd = "import os; os.write(1, b'half a line'); os.write(1, b'\\x1eready\\n\\xff'); input(); print()"
+    leaves = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{hangs}'])"
+    (hung, late), *ended = baton.alternate([player(tmp_path, p) for p in (hangs, dies, odd, leaves)], 8)
+    assert hung < 0
+    assert late == ["it was over one point for more than 8 s, and was ended"]
+    assert ended == [(-11, ["last words"]), (0, ["half a line", "\ufffd"]), (0, [])]
 
 
 def test_one_real_turn_runs_the_code_of_the_other_checkout(tmp_path: Path) -> None:
@@ -180,3 +213,19 @@ def test_one_real_turn_runs_the_code_of_the_other_checkout(tmp_path: Path) -> No
     assert not any(s.rounds for s in before)
     assert {d["word"] for d in document["differences"]} == {"fixed"}
     assert "KeyError: 'no such sequence' -> a number" in document["differences"][0]["what"]
+
+
+@pytest.mark.parametrize(
+    ("against", "impl", "said"),
+    [(".", "./a.py", "it is this folder"), ("old", "../a.py:make", "this is one file for both"),
+     ("old", "/a.py", "this is one file for both")],
+)  # fmt: skip
+def test_one_version_is_not_compared_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, against: str, impl: str, said: str
+) -> None:
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["bench", "--against", against, "--impl", impl, "--results", "runs"])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split()).replace("│ ", "").replace(" │", "")
+    assert not list(tmp_path.glob("runs/*"))
