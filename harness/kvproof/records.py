@@ -144,6 +144,12 @@ class Case(Record):
     """In a saved failure: who showed it. It is replayed there unless another one is named."""
 
     @property
+    def room(self) -> dict[str, int | None]:
+        """Pool and budgets, as a `Result` has them."""
+        names = ("num_blocks", "block_size", "max_seqs", "max_tokens")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def profile(self) -> str:
         if self.kernel is not None:
             return "kernel"
@@ -259,7 +265,7 @@ class Header(Record):
     """First line of a result file."""
 
     kind: Literal["header"] = "header"
-    schema_version: int = 1
+    schema_version: Literal[1] = 1
     spec: str = SPEC_VERSION
     what: Literal["conformance", "bench"]
     implementation: str
@@ -312,6 +318,9 @@ class Result(Record):
     history: tuple[Operation, ...] = ()
     num_blocks: int | None = None
     block_size: int | None = None
+    max_seqs: int | None = None
+    max_tokens: int | None = None
+    """Of a scheduler's case, as there."""
     step: int | None = None
     replay: str = ""
     vector: str = ""
@@ -322,6 +331,14 @@ class Result(Record):
     """(block, offset) that holds what it must not."""
     margin: float | None = None
     """Kernels: the largest error of the case over its bound; above 1 is a failure."""
+
+
+def shape(
+    num_blocks: int | None, block_size: int | None, max_seqs: int | None, max_tokens: int | None
+) -> str:
+    """The pool of a case and, of a scheduler's, the budget of a step."""
+    said = f"{num_blocks} blocks of {block_size} tokens"
+    return said if max_seqs is None else f"{said}, steps of up to {max_seqs} requests and {max_tokens} tokens"
 
 
 class Sample(Record):

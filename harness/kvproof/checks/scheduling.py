@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from kvproof.checks.first import first_of_each
@@ -93,7 +94,9 @@ class _Operation:
             got = f"still there after {steps} steps" + (f", and behind it {small}" if small else "")
             yield self.finding("SCHED-004", f"{huge[0]} can never fit: refused within a step", got)
         elif small:
-            yield self.finding("SCHED-005", f"every request ends within {steps} steps", f"left: {small}")
+            idle = sum(1 for _ in takewhile(lambda step: not step["rows"], reversed(self.seen.value or [])))
+            got = f"after {steps} steps, of which the last {idle} planned nothing, are left: {small}"
+            yield self.finding("SCHED-005", "every request ends", got)
 
     def _whole(self, free: int) -> Iterator[Finding]:
         facts, requests = self.model.facts, self.model.requests.values()
@@ -145,15 +148,20 @@ class _Operation:
             if request is None or not request.open:
                 continue
             request.preemptions += 1
-            length = len(request.tokens)
-            if request.preemptions > 1 and length <= request.progress:
-                text = f"{rid} gains a token between two preemptions of it"
-                yield self.finding("PREEMPT-002", text, f"preempted again at {length} tokens")
+            length, sampled, ended = len(request.tokens), self.model.sampled, self.model.ended
+            before, sampled_before, ended_before = request.progress
+            if request.preemptions > 1 and sampled == sampled_before:
+                text = f"some request gains a token between two preemptions of {rid}"
+                yield self.finding("PREEMPT-002", text, f"{rid} is preempted again, and none has")
+            if bound is not None and request.preemptions > 1 and (length, ended) == (before, ended_before):
+                text = f"{rid} gains a token between two preemptions of it, or another request ends"
+                yield self.finding("PREEMPT-003", text, f"preempted again at {length} tokens")
             if bound is not None and request.preemptions > int(bound):
                 yield self.finding(
                     "PREEMPT-003", f"at most {bound} preemptions of {rid}", f"{request.preemptions}"
                 )
-            request.state, request.table, request.progress = "preempted", (), length
+            request.state, request.table = "preempted", ()
+            request.progress = length, sampled, ended
             if not to_host:
                 request.computed = 0
 
@@ -238,7 +246,8 @@ class _Operation:
             if request.preemptions:
                 yield self.finding("PREEMPT-001", f"positions of {rid} below its length {length}", got)
         if request.state == "running" and lo != request.computed:
-            yield self.finding("SCHED-003", f"{rid} goes on at position {request.computed}", got)
+            over = ": it starts again, though no step named it as preempted" if not lo else ""
+            yield self.finding("SCHED-003", f"{rid} goes on at position {request.computed}", got + over)
         if len(table) * self.model.facts.block_size < hi:
             yield self.finding("SCHED-002", f"a table of {rid} that covers {hi} positions", f"{list(table)}")
         request.state, request.computed, request.table = "running", hi, table
@@ -278,10 +287,16 @@ class _Operation:
                 self.model.end(request.rid, "finished")
 
     def _given_back(self, step: dict[str, Any]) -> Iterator[Finding]:
-        """PREEMPT-002: where all that runs was planned, its tables say what may be held."""
+        """PREEMPT-002: where all that runs was planned, its tables say what may be held.
+
+        With a cache one that waits may have been let in, and hold blocks that it has found.
+        """
         planned = {row[0] for row in step["rows"]}
+        idle = [r for r in self.model.requests.values() if r.open and r.rid not in planned]
         running = [r for r in self.model.requests.values() if r.state == "running"]
-        if not step["preempted"] or any(r.rid not in planned for r in running):
+        if not step["preempted"] or any(r.state == "running" for r in idle):
+            return
+        if "prefix" in self.model.facts.capabilities and any(r.rid not in step["preempted"] for r in idle):
             return
         spare = self.model.facts.usable - len({b for r in running for b in r.table})
         if step["free"] < spare:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -172,7 +173,7 @@ def _header(
         profile=settings.profile,
         seed=settings.seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=" ".join(["kvproof", *sys.argv[1:]]),
+        command=shlex.join(["kvproof", *sys.argv[1:]]),
         environment=describe(),
         shard="{}/{}".format(*settings.shard) if settings.shard else "",
         requirements=tuple(

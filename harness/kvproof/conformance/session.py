@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ RANDOM = {
 """A random history that does not end counts against this: it aims at nothing in particular."""
 CANDIDATES = 3
 """Failing cases of a requirement that are shrunk; the shortest outcome is shown."""
+LONGEST_NAME = 80
+"""Bytes of the name of an implementation in names of files."""
 MOST_HANGS = 10
 """A subject that hangs so often, or a kernel that crashes so often, is given up: each time takes long."""
 _ENDS = {"error": Verdict.ERROR, "died": Verdict.ERROR, "timeout": Verdict.TIMEOUT}
@@ -230,9 +233,10 @@ class Session:
             return replace(outcome, end="error", step=last, detail=f"cannot be judged: {describe(error)}"), []
         known = self.spec.requirements
         wanted = self.settings.requirements
-        return outcome, [
-            f for f in findings if f.requirement in known and (not wanted or f.requirement in wanted)
-        ]
+        findings = [f for f in findings if f.requirement in known]
+        # What it does not name is not held against it where another requirement says what is wrong.
+        named = [f for f in findings if not self._lacks(f.requirement)] or findings
+        return outcome, [f for f in named if not wanted or f.requirement in wanted]
 
     def run_again(self, case: Case) -> tuple[Outcome, list[Finding]]:
         """As `run`, but what real processes do wrong they have to do again in one of two more runs.
@@ -273,8 +277,7 @@ class Session:
             got=finding.got,
             after=after,
             history=short.history,
-            num_blocks=case.num_blocks,
-            block_size=case.block_size,
+            **case.room,
             step=finding.step,
             milliseconds=spent,
             margin=self.margin,
@@ -304,8 +307,7 @@ class Session:
             verdict,
             reason=outcome.detail,
             history=short.history,
-            num_blocks=case.num_blocks,
-            block_size=case.block_size,
+            **case.room,
             step=step,
             milliseconds=spent,
         )
@@ -359,5 +361,6 @@ def _judgeable(outcome: Outcome, case: Case, capabilities: Collection[str]) -> O
 
 
 def file_name(implementation: Implementation) -> str:
-    """The name of an implementation as a file name."""
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in Path(implementation.name).name)
+    """The name of an implementation as a file name, such as any file system takes."""
+    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in Path(implementation.name).name)
+    return name if len(name.encode()) <= LONGEST_NAME else f"{name[:60]}-{zlib.crc32(name.encode()):08x}"

@@ -70,8 +70,7 @@ def test_same_outputs(relation: str, session: Session) -> None:
                 expected=f"{what}: the same outputs",
                 got=_differ(wrong) if wrong else f"no output of requests {sorted(missing)}",
                 history=shown.history,
-                num_blocks=shown.num_blocks,
-                block_size=shown.block_size,
+                **shown.room,
                 step=ends[0] if ends else max(run.step, len(run.observations) - 1, 0),
                 observed=drawn(shown, run.observations),
             )

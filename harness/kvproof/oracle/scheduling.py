@@ -54,8 +54,8 @@ class Request:
     state: str = "waiting"
     """waiting, running, preempted, finished, aborted, rejected."""
     preemptions: int = 0
-    progress: int = 0
-    """Length at the last preemption."""
+    progress: tuple[int, int, int] = (0, 0, 0)
+    """At its last preemption: its length, tokens sampled of all requests, requests that had ended."""
     table: tuple[int, ...] = ()
     overtaken: int = 0
     since: int = 0
@@ -85,6 +85,9 @@ class SchedulerModel:
         self.written: dict[int, int] = {}
         self.steps = 0
         self.submitted = 0
+        self.sampled = 0
+        """Tokens of all requests together."""
+        self.ended = 0
         self.aborted_between = False
         """Some request was aborted between a plan and its feed."""
 
@@ -111,6 +114,7 @@ class SchedulerModel:
         request = self.requests.get(rid)
         if request is not None and request.open:
             request.state, request.table = state, ()
+            self.ended += 1
 
     def never_fits(self, request: Request) -> bool:
         """See `SchedulerFacts.never_fit`."""
@@ -142,4 +146,5 @@ class SchedulerModel:
         """The model's next token."""
         token = next_token(request.tokens)
         request.tokens.append(token)
+        self.sampled += 1
         request.prints += self.prints.extend(request.prints, [token], None)

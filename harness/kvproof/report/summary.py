@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict
+from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict, shape
 from kvproof.report.results import ResultFile, ResultsError
 
 JUDGED = (
@@ -81,10 +81,9 @@ class Failure:
         return lines
 
     def pool(self) -> str:
-        """The pool of the history, or "" if the case has none."""
-        if self.result.num_blocks is None:
-            return ""
-        return f"{self.result.num_blocks} blocks of {self.result.block_size} tokens"
+        """The pool of the history and the budget of a step, or "" if the case has none."""
+        r = self.result
+        return "" if r.num_blocks is None else shape(r.num_blocks, r.block_size, r.max_seqs, r.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -238,10 +237,16 @@ def summarize(file: ResultFile) -> Summary:
 
     failures = [_failure(r, cases[k], verdicts[k]) for k, r in requirements.items() if verdicts[k] in BAD]
     aims = {case.id: case.aim for case in file.cases}
+    found: dict[tuple[str, ...], set[str]] = {}
+    for result in file.results:
+        found.setdefault(_said(result), set()).add(result.requirement)
 
     def order(f: Failure) -> tuple[Any, ...]:
         ground = GROUND.index(f.requirement.area) if f.requirement.area in GROUND else len(GROUND)
-        first = f.advisory, bool(f.result.after), *_cause(f, aims)
+        own = set(aims.get(f.result.case.removesuffix(SHORTEST), ()))
+        # A finding counts against what its case is after, too: whose it is comes first.
+        borrowed = f.requirement.id in own and not found[_said(f.result)] <= own
+        first = f.advisory, bool(f.result.after), borrowed, *_cause(f, aims)
         return *first, len(f.result.history), ground, f.requirement.id
 
     failures.sort(key=order)
@@ -266,6 +271,11 @@ def summarize(file: ResultFile) -> Summary:
             if verdicts[k] in skipped
         ),
     )
+
+
+def _said(result: Result) -> tuple[str, ...]:
+    """What a finding says of its case: the same in each requirement that it counts against."""
+    return result.case.removesuffix(SHORTEST), result.expected, result.got
 
 
 def _cause(failure: Failure, aims: Mapping[str, Sequence[str]]) -> tuple[bool, int]:

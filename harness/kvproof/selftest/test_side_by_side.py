@@ -77,6 +77,15 @@ def test_a_cause_is_looked_at_before_what_follows_from_it(failing: tuple[str, ..
     assert summarize(file_of("a", {"KVP-NUM-001": "FAIL"})).first_look() == ""
 
 
+def test_whose_finding_it_is_comes_before_what_its_case_is_after() -> None:
+    file = file_of("a", {"KVP-PREEMPT-001": "FAIL", "KVP-SCHED-005": "FAIL"})
+    same = {"case": "case/KVP-PREEMPT-001", "expected": "every request ends", "got": "left: 1"}
+    file = replace(file, results=tuple(r.model_copy(update=same) for r in file.results))
+    assert "look at KVP-SCHED-005 first" in summarize(file).first_look()
+    apart = (file.results[0], file.results[1].model_copy(update={"got": "left: 2"}))
+    assert "look at KVP-PREEMPT-001 first" in summarize(replace(file, results=apart)).first_look()
+
+
 def test_what_fails_where_the_first_holds_does_not_follow_from_it() -> None:
     """POOL-001 fails with TABLE-001 in one case; SHARE-001 in a case of its own."""
     file = file_of("a", {"KVP-POOL-001": "FAIL", "KVP-SHARE-001": "FAIL", "KVP-TABLE-001": "FAIL"})

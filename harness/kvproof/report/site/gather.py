@@ -181,12 +181,16 @@ def _rank(profile: str) -> int:
     return order.index(profile) if profile in order else len(order)
 
 
+LONGEST_SLUG = 100
+"""Letters; any file system takes the names that are made of it."""
+
+
 def _slugs(names: Iterable[str]) -> dict[str, str]:
     """Names of files: letters, digits and dashes; a number behind those that would be equal."""
     taken: Counter[str] = Counter()
     found = {}
     for name in names:
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "unnamed"
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:LONGEST_SLUG] or "unnamed"
         taken[slug] += 1
         found[name] = slug if taken[slug] == 1 else f"{slug}-{taken[slug]}"
     return found
