@@ -333,7 +333,7 @@ class Result(Record):
     """Kernels: the largest error of the case over its bound; above 1 is a failure."""
 
 
-def shape(
+def room_text(
     num_blocks: int | None, block_size: int | None, max_seqs: int | None, max_tokens: int | None
 ) -> str:
     """The pool of a case and, of a scheduler's, the budget of a step."""

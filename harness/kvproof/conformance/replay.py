@@ -14,7 +14,7 @@ from kvproof.conformance.look import FACTORIES, first_look
 from kvproof.conformance.session import Session, Settings
 from kvproof.histories.build import runnable
 from kvproof.histories.payload import inputs, setting_of
-from kvproof.records import Case, Finding, Operation, shape, short
+from kvproof.records import Case, Finding, Operation, room_text, short
 from kvproof.report.steps import told
 from kvproof.subjects import find
 from kvproof.subjects.host import CALL_LIMIT, KERNEL_CALL_LIMIT, Worker
@@ -57,7 +57,7 @@ def replay_vector(path: Path, where: str, console: Console) -> bool:
             console.print(f"{where}: UNSUPPORTED: needs {', '.join(sorted(lacking))}", markup=False)
             return False
         outcome, findings = session.run(case)
-    console.print(f"{where}: {shape(**case.room)}", markup=False)
+    console.print(f"{where}: {room_text(**case.room)}", markup=False)
     for step, op in enumerate(case.history):
         if step >= len(outcome.observations):
             break

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict, shape
+from kvproof.records import SHORTEST, Level, Requirement, Result, Verdict, room_text
 from kvproof.report.results import ResultFile, ResultsError
 
 JUDGED = (
@@ -83,7 +83,7 @@ class Failure:
     def pool(self) -> str:
         """The pool of the history and the budget of a step, or "" if the case has none."""
         r = self.result
-        return "" if r.num_blocks is None else shape(r.num_blocks, r.block_size, r.max_seqs, r.max_tokens)
+        return "" if r.num_blocks is None else room_text(r.num_blocks, r.block_size, r.max_seqs, r.max_tokens)
 
 
 @dataclass(frozen=True)
