@@ -351,10 +351,10 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
         for point in group.points:
             tell(point)
 
-    job = AttentionJob(
-        plan.kernels, groups(points), seconds, emit, started, device=plan.device, seed=plan.seed
-    )
-    job.patience, job.turn, job.processes = plan.patience, plan.turn, plan.share
+    own = TURN_S[plan.quick] * plan.share if plan.share > 1 else seconds
+    job = AttentionJob(plan.kernels, groups(points), own, emit, started, device=plan.device, seed=plan.seed)
+    job.patience = plan.patience * seconds / own  # who is too slow is so in turns as well
+    job.turn, job.processes = plan.turn, plan.share
     return run_timed(job)
 
 

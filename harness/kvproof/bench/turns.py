@@ -20,9 +20,9 @@ from kvproof.bench.attention_rounds import FASTEST, too_fast
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
-from kvproof.comparing import LEAST_PAIRS, Difference, compare_pairs, undecided
+from kvproof.comparing import LEAST_PAIRS, undecided
 from kvproof.records import Footer, Sample
-from kvproof.report.compare import TIMES
+from kvproof.report.compare import TIMES, compared, timed
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
@@ -30,8 +30,9 @@ TURNS = 10
 LONGEST_S = {False: 300.0, True: 3600.0}
 """For one point in one process, by whether the matrix is the full one: one that takes longer hangs, and is
 ended. The slowest of the quick matrix takes 10 s."""
-MORE = 8
-"""Turns that are added at most, for the cells that need them."""
+MORE = 20
+"""Turns that are added at most, for the cells that need them: four and more tell a difference, and all of
+them leave a cell whose pairs differ by 20 % (one standard deviation) UNCLEAR in one comparison of five."""
 SIDES = ("before", "after")
 ROOTS = ("src", "harness", "impls", "kernels")
 """Folders of a checkout from which packages are imported, besides itself."""
@@ -139,8 +140,8 @@ def take(
     """Measure both versions in turns, and write what each came to below `folder`.
 
     In a turn each version has a fresh process, and these two measure the same point one at once after the
-    other: a pair. Which of them is first changes from turn to turn. A few turns more follow of the cells that
-    are UNCLEAR or may differ, and where there are pairs enough, those in which the machine was disturbed
+    other: a pair. Which of them is first changes from turn to turn. Turns more follow of the cells that are
+    UNCLEAR or may differ, and where there are pairs enough, those in which the machine was disturbed
     (`calm`) are left out.
 
     Args:
@@ -174,8 +175,11 @@ def take(
             for side in sides:
                 side.write(folder, sides[0].files[0].header.started, complete=False)
         raise
+    speed = _quiet(sides)
     for key in _both(sides):
-        _choose(sides, key, turns, _quiet(sides))
+        if kept := _counting(sides, key, turns, speed):
+            for side in sides:
+                side.samples[key] = {n: side.samples[key][n] for n in kept}
     return [side.write(folder, sides[0].files[0].header.started, complete=True) for side in sides]
 
 
@@ -194,8 +198,7 @@ def _take(
         if some or not number:
             turn(number, some)
     for number in range(turns, turns + MORE * (turns >= LEAST_PAIRS)):
-        speed = _quiet(sides)
-        if again := sorted({k[1] for k in _both(sides) if _wanting(_pairs(sides, k), turns, speed)}):
+        if again := _again(sides, turns):
             tell(f"turn {number + 1}, {len(again)} cells again")
             turn(number, again)
 
@@ -216,10 +219,10 @@ def _both(sides: Sequence[Side]) -> list[Key]:
 
 
 def _pairs(sides: Sequence[Side], key: Key) -> dict[int, tuple[Sample, Sample]]:
-    """The pairs of a point that both have a time for; none where one of them ever has none."""
+    """The pairs of a point whose times are compared; none where one of them has none."""
     a, b = (side.samples[key] for side in sides)
-    timed = all(s.rounds and s.unit.split("/")[0] in TIMES for of in (a, b) for s in of.values())
-    return {n: (a[n], b[n]) for n in sorted(a.keys() & b.keys())} if timed else {}
+    found = {n: (a[n], b[n]) for n in sorted(a.keys() & b.keys())}
+    return found if all(timed(*pair) for pair in found.values()) else {}
 
 
 def _quiet(sides: Sequence[Side]) -> float:
@@ -233,23 +236,27 @@ def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
     return [max(calm.load(s.cal or 0.0, s.counters.get("waited", 0.0)) for s in p) for p in pairs.values()]
 
 
-def _wanting(pairs: dict[int, tuple[Sample, Sample]], least: int, speed: float) -> bool:
-    """Whether a point needs another pair, by those that count."""
-    if not pairs:
-        return False
+def _again(sides: Sequence[Side], least: int) -> list[str]:
+    """Cells with a point that is not decided by the pairs that count."""
+    speed = _quiet(sides)
+    found: dict[Key, tuple[Sample, Sample]] = {}
+    for key in _both(sides):
+        if numbers := _counting(sides, key, least, speed):
+            a, b = (_merged(key, [side.samples[key][n] for n in numbers]) for side in sides)
+            found[key] = a, b
+    results, _ = compared(found)
+    return sorted({key[1] for key, result in results.items() if undecided(result)})
+
+
+def _counting(sides: Sequence[Side], key: Key, least: int, speed: float) -> list[int]:
+    """Numbers of the pairs of a point that count."""
+    pairs = _pairs(sides, key)
     numbers = list(pairs)
-    kept = [pairs[numbers[n]] for n in calm.chosen(_slower(pairs), least, speed)]
-    ratios = [b.median / a.median for a, b in kept]
-    return undecided(ratios) or compare_pairs([1.0] * len(ratios), ratios).verdict is Difference.UNCLEAR
+    return [numbers[n] for n in calm.chosen(_slower(pairs), least, speed)]
 
 
-def _choose(sides: Sequence[Side], key: Key, least: int, speed: float) -> None:
-    """Leave of a point the pairs that count."""
-    if pairs := _pairs(sides, key):
-        numbers = list(pairs)
-        kept = [numbers[i] for i in calm.chosen(_slower(pairs), least, speed)]
-        for side in sides:
-            side.samples[key] = {n: side.samples[key][n] for n in kept}
+def _merged(key: Key, parts: Sequence[Sample]) -> Sample:
+    return merge(key[0], Point(key[1], json.loads(key[2])), parts[0].unit, parts)
 
 
 def _whole(side: Side) -> list[Sample]:
@@ -258,10 +265,10 @@ def _whole(side: Side) -> list[Sample]:
     fastest = max((s.counters.get(FASTEST, 0.0) for s in every), default=0.0)
     found = []
     for key, samples in side.samples.items():
-        parts, point = list(samples.values()), Point(key[1], json.loads(key[2]))
-        whole = merge(key[0], point, parts[0].unit, parts)
+        parts = list(samples.values())
+        whole = _merged(key, parts)
         if whole.rounds and FASTEST in whole.counters and (said := too_fast(parts, fastest)):
-            whole = empty(key[0], point, whole.unit, said)
+            whole = empty(key[0], Point(whole.cell, whole.parameters), whole.unit, said)
         counters = {name: value for name, value in whole.counters.items() if name != FASTEST}
         found.append(whole.model_copy(update={"counters": counters}))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -193,7 +193,7 @@ def _benchmarks(
             _without(key, a, b, found)
         else:
             _exact(key, a, b, found)
-            if b.unit.split("/")[0] in TIMES and b.cell not in COUNTED and not _control(b):
+            if timed(a, b):
                 pairs[key] = a, b
     turns = {f.header.pairs for f in (*before, *after)}
     paired = len(turns) == 1 and turns != {""}
@@ -204,9 +204,12 @@ def _benchmarks(
     _times(pairs, bound, comparable, bool(voids), paired, found)
 
 
-def _control(s: Sample) -> bool:
-    """Whether it is what kernels are measured beside, and nobody's implementation."""
-    return s.parameters.get("block_size") == "none"
+def timed(a: Sample, b: Sample) -> bool:
+    """Whether two samples of a point are times that are compared: not counts, and not the controls that
+    kernels are measured beside, which are nobody's implementation.
+    """
+    is_time = all(s.rounds and s.unit.split("/")[0] in TIMES for s in (a, b))
+    return is_time and b.cell not in COUNTED and b.parameters.get("block_size") != "none"
 
 
 def _samples(files: Sequence[ResultFile], renamed: str | None) -> dict[Key, Sample]:
@@ -255,29 +258,15 @@ def _exact(key: Key, a: Sample, b: Sample, found: Compared) -> None:
 
 
 def _times(
-    pairs: dict[Key, tuple[Sample, Sample]],
+    pairs: Mapping[Key, tuple[Sample, Sample]],
     bound: float,
     comparable: bool,
     void: bool,
     turns: bool,
     found: Compared,
 ) -> None:
-    """Compare times. The floor of all of a family is `MANY` times what half of them differ by: two moments of
-    a machine differ too, and the control within one run does not see that.
-
-    turns: both were measured in turns, so their processes make pairs.
-    """
-    sides: dict[Key, list[list[tuple[float]]]] = {}
-    for key, (a, b) in pairs.items():
-        calibrated = bool(a.cal and b.cal) and not turns  # of a pair the moment is the same
-        sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
-    apart: dict[str, list[float]] = {}
-    for key, both in sides.items():
-        if min(map(len, both)) >= LEAST_PROCESSES:
-            apart.setdefault(_family(key), []).append(_apart(both[0], both[1], turns))
-    every = [x for some in apart.values() for x in some]
-    drift = median(every) if len(every) >= LEAST_TIMES and comparable else 0.0
-    drifts = {k: median(some) if len(some) >= LEAST_TIMES else drift for k, some in apart.items()}
+    """Compare times, and say what differs."""
+    results, drift = compared(pairs, bound, comparable, void, turns)
     if drift > DRIFT:
         found.notes.append(
             f"VOID: half of all times differ by more than {drift:.1%}, allowed are {DRIFT:.0%}: the machine "
@@ -285,12 +274,7 @@ def _times(
         )
     found.void = void or drift > DRIFT
     for key, (a, b) in pairs.items():
-        both = sides[key]
-        floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
-        if turns and not void:
-            result = compare_pairs(*([t for (t,) in side] for side in both), floor=floor, bound=bound)
-        else:
-            result = compare(*([], []) if void else both, floor=floor, bound=bound)
+        result = results[key]
         stood = not turns and max(s.counters.get("waited", 0.0) for s in (a, b)) > WAITED
         if not void and (not comparable or drift > DRIFT or stood):
             result = replace(result, verdict=Difference.UNCLEAR)
@@ -305,6 +289,44 @@ def _times(
         if word:
             text = f"{_name(key)}: {result}, {a.median:.4g} -> {b.median:.4g} {b.unit}"
             found.items.append(Item(word, text))
+
+
+def compared(
+    pairs: Mapping[Key, tuple[Sample, Sample]],
+    bound: float = BOUND,
+    comparable: bool = True,
+    void: bool = False,
+    turns: bool = True,
+) -> tuple[dict[Key, Comparison], float]:
+    """Each time before and after, and what half of all differ by: where that is over DRIFT, none is told.
+
+    The floor of all of a family is `MANY` times what half of them differ by: two moments of a machine differ
+    too, and the control within one run does not see that.
+
+    Args:
+        comparable: both are of one machine.
+        turns: both were measured in turns, so their processes make pairs.
+    """
+    sides: dict[Key, list[list[tuple[float]]]] = {}
+    for key, (a, b) in pairs.items():
+        calibrated = bool(a.cal and b.cal) and not turns  # of a pair the moment is the same
+        sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
+    apart: dict[str, list[float]] = {}
+    for key, both in sides.items():
+        if min(map(len, both)) >= LEAST_PROCESSES:
+            apart.setdefault(_family(key), []).append(_apart(both[0], both[1], turns))
+    every = [x for some in apart.values() for x in some]
+    drift = median(every) if len(every) >= LEAST_TIMES and comparable else 0.0
+    drifts = {k: median(some) if len(some) >= LEAST_TIMES else drift for k, some in apart.items()}
+    found = {}
+    for key, (a, b) in pairs.items():
+        both = sides[key]
+        floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
+        if turns and not void:
+            found[key] = compare_pairs(*([t for (t,) in side] for side in both), floor=floor, bound=bound)
+        else:
+            found[key] = compare(*([], []) if void else both, floor=floor, bound=bound)
+    return found, drift
 
 
 def _family(key: Key) -> str:

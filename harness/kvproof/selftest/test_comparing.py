@@ -7,6 +7,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
+from kvproof.bench.turns import MORE, TURNS
 from kvproof.comparing import (
     Comparison,
     Difference,
@@ -52,50 +53,57 @@ def test_five_processes_raise_no_more_alarms() -> None:
 
 
 def in_pairs(slowdown: float, runs: int, drift: float = DRIFT) -> dict[Difference, float]:
-    """The same of ten pairs, whose moments differ by up to half; eight more at most if they do not tell."""
+    """The same of ten pairs, whose moments differ by up to half; some more if they do not tell."""
     rng = np.random.default_rng(12)
-    times = np.exp(rng.normal(0, drift, (runs, 2, 18))) * rng.uniform(1, 1.5, (runs, 1, 18))
+    most = TURNS + MORE
+    times = np.exp(rng.normal(0, drift, (runs, 2, most))) * rng.uniform(1, 1.5, (runs, 1, most))
     times[:, 1] *= slowdown
     found = []
     for before, after in times:
-        for pairs in range(10, 19):
-            verdict = compare_pairs(before[:pairs], after[:pairs]).verdict
-            if verdict is not Difference.UNCLEAR and not undecided(after[:pairs] / before[:pairs]):
+        for pairs in range(TURNS, most + 1):
+            result = compare_pairs(before[:pairs], after[:pairs])
+            if not undecided(result):
                 break
-        found.append(verdict)
+        found.append(result.verdict)
     return {kind: found.count(kind) / runs for kind in Difference}
 
 
 def test_pairs_keep_the_promise_without_a_floor() -> None:
     equal = in_pairs(1.0, 4000)
-    assert equal[Difference.FASTER] + equal[Difference.SLOWER] < 0.005, "a comparison has a hundred cells"
+    assert equal[Difference.FASTER] + equal[Difference.SLOWER] < 0.002, "a comparison has a hundred cells"
     assert equal[Difference.SAME] > 0.98
     noisy = in_pairs(1.0, 1000, drift=0.07)
-    assert noisy[Difference.FASTER] + noisy[Difference.SLOWER] < 0.01
-    assert noisy[Difference.SAME] > 0.8
+    assert noisy[Difference.FASTER] + noisy[Difference.SLOWER] < 0.003
+    assert noisy[Difference.SAME] > 0.95
     slower = in_pairs(1.05, 1000)
     assert slower[Difference.SLOWER] >= 0.98
     assert slower[Difference.FASTER] == 0
 
 
 def test_pairs_by_hand() -> None:
-    moments = [1.0, 2.0, 1.5, 1.0, 3.0, 1.0, 1.2, 1.0, 1.1, 1.4]
+    moments = [1.0, 2.0, 1.5, 1.0, 3.0, 1.0, 1.2, 1.0, 1.1, 1.4, 1.0, 1.2, 1.1, 1.3]
     found = compare_pairs(moments, [1.3 * t for t in moments])
     assert found.verdict is Difference.SLOWER
     assert found.ratio == pytest.approx(1.3)
-    assert found.p == pytest.approx(2 / 1024)
+    assert found.p == pytest.approx(2 / 2**14)
     assert compare_pairs(moments, moments).verdict is Difference.SAME
     assert compare_pairs(moments[:9], [1.3 * t for t in moments[:9]]).verdict is Difference.UNCLEAR
-    with pytest.raises(ValueError, match="10 and 7 processes make no pairs"):
+    with pytest.raises(ValueError, match="14 and 7 processes make no pairs"):
         compare_pairs(moments, moments[:7])
     with pytest.raises(ValueError, match="positive"):
-        compare_pairs([0.0] * 10, moments)
+        compare_pairs([0.0] * 14, moments)
 
 
 def test_who_is_undecided() -> None:
-    assert undecided([1.1] * 9 + [0.99])
-    assert not undecided([1.1] * 10)
-    assert not undecided([1.1, 0.9] * 5)
+    def of(*ratios: float, floor: float = 0.0) -> bool:
+        return undecided(compare_pairs([1.0] * len(ratios), ratios, floor=floor))
+
+    assert of(*[1.08] * 9, 0.99)
+    assert not of(*[1.08] * 9, 0.99, floor=0.1), "what is under the floor is never told"
+    assert of(*[1.1] * 13)
+    assert not of(*[1.1] * 14)
+    assert not of(*[1.08, 0.93] * 5)
+    assert of(*[1.2, 0.8] * 5), "it is UNCLEAR"
 
 
 def test_the_test_of_signed_ranks_counts_every_sign() -> None:
