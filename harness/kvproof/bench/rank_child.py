@@ -31,11 +31,14 @@ def _opened(where: str, *shape: Any) -> Any:
         raise Unsupported(f"PRECONDITION: {e}: pip install {e.name}") from e
 
 
-def _pin(rank: int) -> None:
-    """Stay on a core: two ranks that wait for each other take other times on one than on two."""
+def place(rank: int, world: int, cores: Sequence[int]) -> None:
+    """Stay on a core of one's own, where there are as many as ranks; else on any.
+
+    On two, ranks that wait for each other take other times from process to process. Where two share one,
+    gloo's thread looks for messages, for as long as the core is its own, behind a lock that another has.
+    """
     if hasattr(os, "sched_setaffinity"):  # Linux
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+        os.sched_setaffinity(0, {cores[rank]} if world <= len(cores) else set(cores))
 
 
 def timed(post: Post, where: str, size: int) -> None:
@@ -43,13 +46,14 @@ def timed(post: Post, where: str, size: int) -> None:
 
     Answers, in the driver, nanoseconds of each round by kind of step; in the others nothing.
     """
-    _pin(post.rank)
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     while True:
         try:
             world, sequences, blocks, rounds = post.pipe.recv()
         except EOFError:
             return
         try:
+            place(post.rank, world, cores)
             blocks_each = pool(sequences, blocks, rounds, size)
             meeting = post.meeting(f"{world}-{sequences}")
             member = _opened(where, post.rank, world, blocks_each, size, meeting)

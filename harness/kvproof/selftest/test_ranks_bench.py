@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from kvproof import spec
+from kvproof.bench import rank_child
 from kvproof.bench.crew import Crew, Post
 from kvproof.bench.matrix import Point, load
 from kvproof.bench.pressure import Pressure
@@ -268,13 +269,27 @@ def without(*_: Any) -> Any:
     raise ModuleNotFoundError("no networking here", name="torchless")
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux keeps a process on a core")
+PINS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux keeps a process on a core")
+
+
+@PINS
 def test_a_rank_that_is_timed_stays_on_a_core() -> None:
     samples: list[Sample] = []
     points = load(spec.find(), ["ranks_sync"], True)[:1]
     where = "kvproof.selftest.test_ranks_bench:cores"
     measure([subject(rank_process=where)], points, trace(4), samples.append, lambda _: None)
     assert f"RuntimeError: cores [{min(os.sched_getaffinity(0))}] " in samples[0].note
+
+
+@PINS
+def test_ranks_that_are_more_than_the_cores_run_on_any() -> None:
+    every = os.sched_getaffinity(0)
+    try:
+        for world, wanted in ((1, {min(every)}), (len(every) + 1, every)):
+            rank_child.place(0, world, sorted(every))
+            assert os.sched_getaffinity(0) == wanted
+    finally:
+        os.sched_setaffinity(0, every)
 
 
 def cores(*_: Any) -> Any:
