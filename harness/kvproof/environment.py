@@ -23,11 +23,17 @@ COPIED = 64 << 20
 """Bytes that are copied to measure the memory: more than caches hold."""
 
 
-def describe(bandwidth: bool = False) -> Environment:
+BUSY_S = 0.5
+"""For so long it is watched what others do."""
+
+
+def describe(bench: bool = False) -> Environment:
     """This machine, this Python, the packages that matter, and the commit of a checkout.
 
-    bandwidth: measure that of the memory, which takes about a quarter of a second.
+    bench: measure the bandwidth of the memory too, and how busy others are, which takes under a second.
     """
+    cores = os.cpu_count() or 1
+    busy = psutil.cpu_percent(BUSY_S) / 100 * cores if bench else None
     found = {}
     for name in PACKAGES:
         try:
@@ -48,7 +54,7 @@ def describe(bandwidth: bool = False) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=_cpu(),
-        cores=os.cpu_count() or 1,
+        cores=cores,
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         packages=found,
         missing=missing,
@@ -57,7 +63,8 @@ def describe(bandwidth: bool = False) -> Environment:
         gpu=_said(["nvidia-smi", "-i", "0", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
         cpu_mhz=_cpu_mhz(),
         compiler=next((said for c in COMPILERS if (said := _said([c, "--version"]))), None),
-        copy_gbps=_copy_gbps() if bandwidth else None,
+        copy_gbps=_copy_gbps() if bench else None,
+        busy_cores=busy if busy is None else round(busy, 2),
     )
 
 

@@ -259,6 +259,14 @@ class Environment(Record):
     """First line of what the C++ compiler says of itself."""
     copy_gbps: float | None = None
     """Memory bandwidth of one thread that copies, read and written, 10^9 bytes a second; of a benchmark."""
+    busy_cores: float | None = None
+    """So many cores were in use by others when the run began; of a benchmark."""
+
+    def busy(self) -> str:
+        """That others were at work when the run began; empty if they hardly were."""
+        if (self.busy_cores or 0.0) <= max(0.5, self.cores / 10):
+            return ""
+        return f"other programs used {self.busy_cores:.1f} of {self.cores} cores when this run began"
 
 
 class Header(Record):

@@ -10,6 +10,9 @@ from kvproof.bench.kernels import KernelSubject
 from kvproof.bench.matrix import APART, ATTENTION, RANKS, STEPPED, Point
 from kvproof.bench.subject import Subject
 
+TURN_CREWS = 3
+"""Where two versions are compared: equal crews differ by 13 %, however many rounds they have."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -56,9 +59,14 @@ class Plan:
         return {s.name for s in self.subjects if s.make_ranks is not None}
 
     @property
+    def paired(self) -> bool:
+        """Whether another version measures the same in turns with this one."""
+        return self.share > 1
+
+    @property
     def crews(self) -> int:
         """Groups of real processes that measure an implementation's ranks; each takes seconds to start."""
-        return 1 if self.quick else self.rounds
+        return TURN_CREWS if self.paired else 1 if self.quick else self.rounds
 
     @property
     def of_kernels(self) -> list[Point]:
@@ -73,7 +81,7 @@ class Plan:
         if self.rounds > 1 and (self.timed or self.stepped):
             told += self.rounds * (len(self.subjects) + 1) - len(self.timed) - len(self.stepped)
         if synced:
-            told += self.crews * (len(self.ranked) + (self.crews > 1))
+            told += self.crews * (len(self.ranked) + (self.crews > 1 and not self.paired))
         return told + (self.kernel_rounds - len(self.of_kernels) if self.kernel_rounds > 1 else 0)
 
     def several(self) -> bool:

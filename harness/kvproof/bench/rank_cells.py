@@ -20,17 +20,19 @@ def measure(
     tell: Callable[[object], None],
     processes: int = 1,
     crews: int = 1,
+    paired: bool = False,
 ) -> None:
     """Measure the points of ranks; `tell` is told each, or each crew.
 
     With several processes those of one object are left to `rounds.measure`. Ranks as processes are measured
-    by so many crews, one after another, which share the rounds.
+    by so many crews, one after another, which share the rounds; if another version does the same in turns,
+    each has all of them, and there is no control.
     """
     subjects = [s for s in subjects if s.make_ranks is not None]
     for cell in RANKS if subjects else ():
         here = [point for point in points if point.cell == cell]
         if here and cell == "ranks_sync":
-            measure_sync(subjects, shared(here, crews), crews, emit, tell)
+            measure_sync(subjects, here if paired else shared(here, crews), crews, emit, tell, not paired)
         elif cell == "ranks_pressure":
             for point in here:
                 tell(point)

@@ -45,17 +45,18 @@ def measure_sync(
     crews: int,
     emit: Emit,
     tell: Callable[[object], None] = lambda _: None,
+    control: bool = True,
 ) -> None:
     """Steps seen by the driver; `alone_ratio` is to a group of one rank, which sends nothing.
 
     Each implementation has `crews`, in turns that begin with another one each time; where these are several,
-    the first that has ranks as processes has as many more, and how far the two are apart is the floor of a
-    point. What whole crews have found is emitted also if the run is broken off.
+    the first that has ranks as processes has as many more as a `control`, and how far the two are apart is
+    the floor of a point. What whole crews have found is emitted also if the run is broken off.
     """
     points = [point for group in grouped(points) for point in group]
     lanes = [Lane(s) for s in subjects]
     first = next((lane for lane in lanes if lane.subject.rank_process), None)
-    again = [Lane(first.subject)] if first and crews > 1 else []
+    again = [Lane(first.subject)] if first and crews > 1 and control else []
     every = [*lanes, *again]
     try:
         for turn in range(crews):

@@ -251,7 +251,7 @@ def measure(
         seed=plan.seed,
         started=now.isoformat(timespec="seconds"),
         command=shlex.join(["kvproof", *sys.argv[1:]]),
-        environment=describe(bandwidth=True),
+        environment=describe(bench=True),
         absent=dict(plan.absent),
         shard="{}/{}".format(*plan.shard) if plan.shard else "",
     )
@@ -273,12 +273,12 @@ def measure(
 
         try:
             with _progress(plan.steps, quiet) as told:
-                tell = baton.waiting() if plan.share > 1 else told
+                tell = baton.waiting() if plan.paired else told
                 findings += _cells(plan, emit, tell)
                 growth(samples, emit)
                 findings += _apart(plan, emit, series, tell)
                 rank_cells.measure(
-                    plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds, plan.crews
+                    plan.subjects, plan.points, plan.trace, emit, tell, plan.rounds, plan.crews, plan.paired
                 )
                 findings += _attention(plan, emit, tell)
         except KeyboardInterrupt:
@@ -306,6 +306,9 @@ def measure(
             console.print(
                 f"not measured, PRECONDITION: {', '.join(plan.absent)}", highlight=False, soft_wrap=True
             )
+        if busy := header.environment.busy():
+            said = f"{busy}: its times do not compare with those of a quiet machine"
+            console.print(said, highlight=False, soft_wrap=True)
     for line in (*findings, *([f"VOID: {void}"] if void else [])):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
@@ -333,7 +336,7 @@ def _cells(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[object], 
         return rounds.measure(plan.subjects, points, shape, theirs, tell) if points else []
     if not plan.timed:
         return []
-    seconds = (TURN_S if plan.share > 1 else CELL_S)[plan.quick]
+    seconds = (TURN_S if plan.paired else CELL_S)[plan.quick]
     return run_timed(Job(plan.subjects, plan.timed, seconds, emit, tell, patience=plan.patience))
 
 
@@ -351,7 +354,7 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
         for point in group.points:
             tell(point)
 
-    own = TURN_S[plan.quick] * plan.share if plan.share > 1 else seconds
+    own = TURN_S[plan.quick] * plan.share if plan.paired else seconds
     job = AttentionJob(plan.kernels, groups(points), own, emit, started, device=plan.device, seed=plan.seed)
     job.patience = plan.patience * seconds / own  # who is too slow is so in turns as well
     job.turn, job.processes = plan.turn, plan.share

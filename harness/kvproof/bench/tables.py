@@ -51,7 +51,8 @@ def markdown(header: Header, samples: Sequence[Sample], differences: Sequence[st
         + ", ".join(f"{k} {v}" for k, v in e.packages.items())
         + f", kvproof {e.kvproof}{f' at {e.commit[:12]}' if e.commit else ''}"
         + f"{' (changed since)' * bool(e.dirty)}. "
-        + f"A copy of memory moves {e.copy_gbps or 'an unknown number of'} GB/s.",
+        + f"A copy of memory moves {e.copy_gbps or 'an unknown number of'} GB/s"
+        + (f"; {said}." if (said := e.busy()) else "."),
         "",
         "Medians with quartiles; `per cal` is the time divided by one turn of a fixed Python loop timed",
         "around the cell, which compares between machines; `ratio` is to the first implementation, with",

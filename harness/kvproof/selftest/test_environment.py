@@ -14,8 +14,9 @@ def test_what_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("psutil.cpu_freq", lambda: None)
     found = environment.describe()
-    nothing = (found.commit, found.dirty, found.gpu, found.compiler, found.cpu_mhz, found.copy_gbps)
-    assert nothing == (None,) * 6
+    nothing = (found.commit, found.dirty, found.gpu, found.compiler, found.cpu_mhz)
+    assert nothing == (None,) * 5
+    assert (found.copy_gbps, found.busy_cores) == (None, None), "of a benchmark"
     assert {"NVIDIA GPU", "C++ compiler"} <= set(found.missing)
 
 
@@ -37,6 +38,21 @@ def test_the_memory_rate_is_that_of_the_copy(monkeypatch: pytest.MonkeyPatch) ->
     clock = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     monkeypatch.setattr(environment, "COPIED", 1_000_000)
-    assert environment.describe(bandwidth=True).copy_gbps == 0.0
+    assert environment.describe(bench=True).copy_gbps == 0.0
     monkeypatch.setattr("time.perf_counter", lambda: next(clock) / 1e4)
-    assert environment.describe(bandwidth=True).copy_gbps == 20.0
+    assert environment.describe(bench=True).copy_gbps == 20.0
+
+
+@pytest.mark.parametrize(
+    ("percent", "cores", "said"),
+    [(25.0, 2, ""), (26.0, 2, "other programs used 0.5 of 2 cores when this run began"), (9.0, 64, ""),
+     (50.0, 64, "other programs used 32.0 of 64 cores when this run began")],
+)  # fmt: skip
+def test_a_busy_machine_says_so(
+    monkeypatch: pytest.MonkeyPatch, percent: float, cores: int, said: str
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("psutil.cpu_percent", lambda seconds: percent if seconds else 0.0)
+    found = environment.describe(bench=True)
+    assert found.busy_cores == pytest.approx(percent / 100 * cores)
+    assert found.busy() == said
