@@ -338,6 +338,25 @@ def test_steps_over_processes_in_two_crews(monkeypatch: pytest.MonkeyPatch) -> N
     assert by["two", 2, "admission"].floor is None
 
 
+def test_crews_beside_another_version_have_all_rounds_and_no_control(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds_of: list[int] = []
+
+    def crew(_: Subject, some: Sequence[Point]) -> list[tuple[Sample, list[float]]]:
+        rounds_of.append(some[0].settings["rounds"])
+        return [(stepped(9.0).model_copy(update={"parameters": p.parameters}), [9e-6]) for p in some]
+
+    monkeypatch.setattr(rank_rounds, "steps_of_crew", crew)
+    subject = Subject("one", None, 16, rank_process="x", make_ranks=lambda *_: None)
+    here, samples = points("ranks_sync", 1), list[Sample]()
+    told: list[object] = []
+    measure_ranks([subject], here, synthetic(0, 1), samples.append, told.append, 1, 3, paired=True)
+    assert rounds_of == [here[0].settings["rounds"]] * 3
+    assert len(told) == 3, "the other version measures a crew after each"
+    assert [(len(s.processes), s.floor) for s in samples] == [(3, None)] * len(here)
+
+
 def test_a_plan_knows_what_is_measured_in_processes() -> None:
     trace = synthetic(0, 1)
     kernel, ranked = KERNELS[0], Subject("r", None, 16, make_ranks=lambda *_: None)
