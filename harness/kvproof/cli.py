@@ -214,7 +214,8 @@ def conformance(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
     help="Measure in turns with the code in DIR, an earlier checkout of yours or of kvproof, and compare: "
-    "both meet the same moments of the machine.",
+    "both meet the same moments of the machine. --rounds tells how many turns, 10 if not told; fewer leave "
+    "all times UNCLEAR.",
 )
 @click.option("--turn", type=int, hidden=True)
 @options.shard
@@ -263,7 +264,10 @@ def bench(
         options.use(checkout)
         try:
             if against:
-                sys.exit(cli_runs.in_turns(against, impls, cells, trace, processes, results, quiet, said))
+                turns = cli_runs.in_turns(
+                    against, impls, cells, trace, processes, results, quiet, said, patience
+                )
+                sys.exit(turns)
             status = run(
                 impls=list(impls),
                 trace=trace,

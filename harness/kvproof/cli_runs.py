@@ -47,11 +47,12 @@ def in_turns(
     results: Path,
     quiet: bool,
     said: document.Saying,
+    patience: float,
 ) -> int:
     """Measure this version and that of another checkout in turns, and compare them; the exit status."""
     from kvproof.bench.turns import TURNS, TurnError, take
     from kvproof.report.compare import differences
-    from kvproof.report.results import read
+    from kvproof.report.results import ResultsError, read
     from kvproof.spread import without
 
     _are_two(before, impls)
@@ -67,14 +68,17 @@ def in_turns(
             def told(what: str) -> None:
                 shown.update(row, description=what, completed=next(done, turns))
 
-            said.files = take(before, arguments, cells, turns, folder, told)
+            said.files = take(before, arguments, cells, turns, folder, told, patience)
     except TurnError as error:
         kept = f"; what was measured before is in {folder}" if any(folder.glob("*/bench.jsonl")) else ""
         raise WrongInput(f"{error}{kept}") from error
     finally:
         with contextlib.suppress(OSError):  # nothing was written, or not all of it
             folder.rmdir()
-    found = said.compared = differences([read(said.files[0])], [read(said.files[1])])
+    try:
+        found = said.compared = differences([read(said.files[0])], [read(said.files[1])])
+    except ResultsError as error:
+        raise WrongInput(str(error)) from error
     worse = tell_changes(found)
     for path in said.files:
         click.echo(f"report: {path.parent / 'bench.md'}")

@@ -16,7 +16,7 @@ from kvproof.stats import median_interval
 LEAST_PROCESSES = 5
 """Of each side: with fewer, no order of the processes is rare enough for a verdict."""
 LEAST_PAIRS = 10
-"""The same where the processes of both sides come in pairs."""
+"""Where the processes of both sides come in pairs: with fewer, nothing is told."""
 RARE = 0.015
 """Two equal sides come out so far apart, by the test of ranks, in at most this share of comparisons."""
 RARE_PAIRS, LIKELY = 0.0002, 0.05
@@ -53,11 +53,6 @@ class Comparison:
     floor: float
     """How far apart equal things are, as measured or reckoned; a smaller change is never told."""
     verdict: Difference
-
-    @property
-    def change(self) -> float:
-        """0.05 is 5 %, either way."""
-        return max(self.ratio, 1 / self.ratio) - 1
 
     def __str__(self) -> str:
         text = f"{self.ratio:.3g}x ({self.low:.3g}-{self.high:.3g}"
@@ -111,7 +106,8 @@ def compare(
     low, high = (float(x) for x in np.quantile(drawn[1] / drawn[0], (0.025, 0.975)))
     p = rank_test(*medians)
     enough = min(map(len, sides)) >= LEAST_PROCESSES
-    return Comparison(ratio, low, high, p, floor, _verdict(ratio, low, high, p < RARE, floor, bound, enough))
+    verdict = _verdict(ratio, low, high, p < RARE, floor, bound, enough, max(LEAST_CHANGE, floor))
+    return Comparison(ratio, low, high, p, floor, verdict)
 
 
 def compare_pairs(
@@ -120,13 +116,14 @@ def compare_pairs(
     """Compare the times of two sides whose processes were measured in pairs, one at once after the other.
 
     As `compare`, on the ratios of the pairs, which the moments of the machine leave alone: Wilcoxon's test of
-    signed ranks, exact, with p < 0.0002, and `LEAST_PAIRS` of them. A comparison has a hundred cells, of
-    which none may be called different by chance: so where 10 pairs are `undecided`, more are made (`turns`).
-    In the simulation that is told of in `compare`, up to twenty more call equal sides different in 0.1 % of
-    cells, those of a drift of 5 and 10 % included, and find 5 % in 99 %.
+    signed ranks, exact, with p < 0.0002. A comparison has a hundred cells, of which none may be called
+    different by chance: so 10 pairs, `LEAST_PAIRS`, tell only what is SAME, and where they are `undecided`
+    more are made (`turns`). In the simulation that is told of in `compare`, up to twenty more call equal
+    sides different in 0.1 % of cells, those of a drift of 5 and 10 % included, and find 5 % in 99 %.
 
     Args:
         before, after: median of each process, of pair n at n.
+        floor: widens what is SAME; any change above 2 % is told, as all cells may have changed alike.
 
     Raises:
         ValueError: as `compare`, or one side has more processes.
@@ -139,14 +136,19 @@ def compare_pairs(
     ratios = np.asarray(after, dtype=np.float64) / np.asarray(before, dtype=np.float64)
     ratio, low, high = median_interval(ratios.tolist())
     p, enough = signed_rank_test(np.log(ratios)), len(ratios) >= LEAST_PAIRS
-    verdict = _verdict(ratio, low, high, p < RARE_PAIRS, floor, bound, enough)
+    verdict = _verdict(ratio, low, high, p < RARE_PAIRS, floor, bound, enough, LEAST_CHANGE)
     return Comparison(ratio, low, high, p, floor, verdict)
 
 
 def undecided(found: Comparison) -> bool:
-    """Whether it takes more pairs to tell: they are UNCLEAR, or look different, by more than the floor."""
-    looks = RARE_PAIRS <= found.p < LIKELY and found.change > max(LEAST_CHANGE, found.floor)
+    """Whether it takes more pairs to tell: they are UNCLEAR, or look different."""
+    looks = RARE_PAIRS <= found.p < LIKELY and change(found.ratio) > LEAST_CHANGE
     return looks or found.verdict is Difference.UNCLEAR
+
+
+def change(ratio: float) -> float:
+    """0.05 is 5 %, either way."""
+    return max(ratio, 1 / ratio) - 1
 
 
 def _check(floor: float, bound: float) -> None:
@@ -157,9 +159,9 @@ def _check(floor: float, bound: float) -> None:
 
 
 def _verdict(
-    ratio: float, low: float, high: float, rare: bool, floor: float, bound: float, enough: bool
+    ratio: float, low: float, high: float, rare: bool, floor: float, bound: float, enough: bool, least: float
 ) -> Difference:
-    if enough and rare and not low <= 1 <= high and max(ratio, 1 / ratio) - 1 > max(LEAST_CHANGE, floor):
+    if enough and rare and not low <= 1 <= high and change(ratio) > least:
         return Difference.SLOWER if ratio > 1 else Difference.FASTER
     wide = max(bound, min(WIDEST, 1 + 2 * floor))
     return Difference.SAME if enough and 1 / wide <= low and high <= wide else Difference.UNCLEAR

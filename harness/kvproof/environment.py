@@ -21,8 +21,6 @@ PACKAGES = ("numpy", "pandas", "psutil", "pydantic", "pytest", "pytest-benchmark
 COMPILERS = ("c++", "g++", "clang++")
 COPIED = 64 << 20
 """Bytes that are copied to measure the memory: more than caches hold."""
-
-
 BUSY_S = 0.5
 """For so long it is watched what others do."""
 
@@ -33,7 +31,7 @@ def describe(bench: bool = False) -> Environment:
     bench: measure the bandwidth of the memory too, and how busy others are, which takes under a second.
     """
     cores = os.cpu_count() or 1
-    busy = psutil.cpu_percent(BUSY_S) / 100 * cores if bench else None
+    busy_cores = _busy_cores(cores) if bench else None  # before anything here is at work
     found = {}
     for name in PACKAGES:
         try:
@@ -64,7 +62,7 @@ def describe(bench: bool = False) -> Environment:
         cpu_mhz=_cpu_mhz(),
         compiler=next((said for c in COMPILERS if (said := _said([c, "--version"]))), None),
         copy_gbps=_copy_gbps() if bench else None,
-        busy_cores=busy if busy is None else round(busy, 2),
+        busy_cores=busy_cores,
     )
 
 
@@ -83,6 +81,14 @@ def _cpu_mhz() -> float | None:
     except (OSError, NotImplementedError, AttributeError):  # AttributeError: this platform has none
         return None
     return round(found.current, 0) if found and found.current else None
+
+
+def _busy_cores(cores: int) -> float | None:
+    try:
+        percent: float = psutil.cpu_percent(BUSY_S)
+    except (OSError, NotImplementedError):
+        return None
+    return round(percent / 100 * cores, 2)
 
 
 def _copy_gbps() -> float:

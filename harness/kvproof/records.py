@@ -260,7 +260,7 @@ class Environment(Record):
     copy_gbps: float | None = None
     """Memory bandwidth of one thread that copies, read and written, 10^9 bytes a second; of a benchmark."""
     busy_cores: float | None = None
-    """So many cores were in use by others when the run began; of a benchmark."""
+    """So many cores of the machine were in use when the run began; of a benchmark."""
 
     def busy(self) -> str:
         """That others were at work when the run began; empty if they hardly were."""

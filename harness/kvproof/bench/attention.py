@@ -96,6 +96,8 @@ class AttentionJob:
     """So many times as much as usual may a slow lane take before it is left out."""
     processes: int = 1
     """So many measure the same, and share the budget and the least number of rounds."""
+    own_s: float | None = None
+    """For the rounds of one lane in this process; None: its share of the budget."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Implementation and point of a lane -> why it is known to have no number, so that it is not run."""
     behind: Sequence[float] = ()
@@ -215,7 +217,7 @@ class AttentionJob:
         step = {k: v for k, v in group.common.items() if k != "tokens"}
         costs = self.costs.setdefault((lane.name, str(step)), {})
         tokens, warm = group.shape.tokens, self._share(WARM)
-        budget = self.budget_s / self.processes
+        budget = self.own_s or self.budget_s / self.processes
         usual = self.budget_s * (BAR_PATIENCE if lane.name in (BAR, FOLDED) else PATIENCE)
         try:
             # Another block size or order of this group tells as well, and shorter sequences do.

@@ -39,7 +39,7 @@ class Plan:
     turn: int = 0
     """Number of this process, where others put several together (`turns`)."""
     share: int = 1
-    """So many processes share the rounds of a kernel there; 1: it stands alone."""
+    """So many processes share the least number of rounds of a kernel there; 1: it stands alone."""
     kernel_rounds: int = 1
     """As `rounds`, for kernels, of which a process has all."""
 
@@ -81,7 +81,7 @@ class Plan:
         if self.rounds > 1 and (self.timed or self.stepped):
             told += self.rounds * (len(self.subjects) + 1) - len(self.timed) - len(self.stepped)
         if synced:
-            told += self.crews * (len(self.ranked) + (self.crews > 1 and not self.paired))
+            told += self.crews * (len(self.ranked) + (self.crews > 1))
         return told + (self.kernel_rounds - len(self.of_kernels) if self.kernel_rounds > 1 else 0)
 
     def several(self) -> bool:

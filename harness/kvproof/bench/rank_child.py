@@ -34,10 +34,12 @@ def _opened(where: str, *shape: Any) -> Any:
 def place(rank: int, world: int, cores: Sequence[int]) -> None:
     """Stay on a core of one's own, where there are as many as ranks; else on any.
 
-    On two, ranks that wait for each other take other times from process to process. Where two share one,
-    gloo's thread looks for messages, for as long as the core is its own, behind a lock that another has.
+    Ranks that move between cores take other times from process to process. Two that are kept on one take
+    twice the time: gloo's thread polls, for all of its slice, for a lock that a thread beside it holds.
+
+    cores: those of the process; empty where they are not known.
     """
-    if hasattr(os, "sched_setaffinity"):  # Linux
+    if cores:
         os.sched_setaffinity(0, {cores[rank]} if world <= len(cores) else set(cores))
 
 
@@ -46,7 +48,7 @@ def timed(post: Post, where: str, size: int) -> None:
 
     Answers, in the driver, nanoseconds of each round by kind of step; in the others nothing.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # Linux
     while True:
         try:
             world, sequences, blocks, rounds = post.pipe.recv()

@@ -59,7 +59,8 @@ CELL_S = {True: 1.0, False: 4.0}
 ROUND_S = {True: 0.04, False: 0.8}
 """The same in each of several processes, of which a round has three and more."""
 TURN_S = {True: 0.25, False: 0.8}
-"""The same where two versions are compared: five rounds of 8 ms differ by a fifth between equal processes."""
+"""The same where two versions are compared, kernels too: five rounds of 8 ms differ by a fifth between equal
+processes."""
 REPLAY_S = {True: 12.0, False: 120.0}
 """Seconds in one subject's calls in one replay, quick or not."""
 SERVE_S = {True: 60.0, False: 300.0}
@@ -106,7 +107,7 @@ def run(
         patience: how many times the usual time a slow implementation may take.
         shard: (i, n): every n-th workload of the matrix only, from the i-th on.
         processes: of each implementation, for all cells that are timed; None: 5, on a GPU one for kernels.
-        turn: number of this process, where several are put together: it does its share of the rounds.
+        turn: number of this process, where several are put together beside another version's.
         wrote: is told the result file, whole or broken off.
 
     Returns:
@@ -251,7 +252,7 @@ def measure(
         seed=plan.seed,
         started=now.isoformat(timespec="seconds"),
         command=shlex.join(["kvproof", *sys.argv[1:]]),
-        environment=describe(bench=True),
+        environment=describe(bench=not plan.turn),
         absent=dict(plan.absent),
         shard="{}/{}".format(*plan.shard) if plan.shard else "",
     )
@@ -354,10 +355,9 @@ def _attention(plan: Plan, emit: Callable[[Sample], None], tell: Callable[[objec
         for point in group.points:
             tell(point)
 
-    own = TURN_S[plan.quick] * plan.share if plan.paired else seconds
-    job = AttentionJob(plan.kernels, groups(points), own, emit, started, device=plan.device, seed=plan.seed)
-    job.patience = plan.patience * seconds / own  # who is too slow is so in turns as well
-    job.turn, job.processes = plan.turn, plan.share
+    job = AttentionJob(plan.kernels, groups(points), seconds, emit, started, plan.device, plan.seed)
+    job.patience, job.turn, job.processes = plan.patience, plan.turn, plan.share
+    job.own_s = TURN_S[plan.quick] if plan.paired else None
     return run_timed(job)
 
 

@@ -22,14 +22,14 @@ from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
 from kvproof.comparing import LEAST_PAIRS, undecided
 from kvproof.records import Footer, Sample
-from kvproof.report.compare import TIMES, compared, timed
+from kvproof.report.compare import TIMES, compare_times, timed
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
-"""So many pairs find a change of 5 % in 95 of 100 comparisons (`comparing`)."""
+"""So many pairs tell what is the same (`comparing`)."""
 LONGEST_S = {False: 300.0, True: 3600.0}
-"""For one point in one process, by whether the matrix is the full one: one that takes longer hangs, and is
-ended. The slowest of the quick matrix takes 10 s."""
+"""For one point in one process, by whether the matrix is the full one, at the usual patience: one that takes
+longer hangs, and is ended. The slowest of the quick matrix takes 10 s."""
 MORE = 20
 """Turns that are added at most, for the cells that need them: four and more tell a difference, and all of
 them leave a cell whose pairs differ by 20 % (one standard deviation) UNCLEAR in one comparison of five."""
@@ -136,6 +136,7 @@ def take(
     turns: int,
     folder: Path,
     tell: Callable[[str], None],
+    patience: float = 1.0,
 ) -> list[Path]:
     """Measure both versions in turns, and write what each came to below `folder`.
 
@@ -149,15 +150,17 @@ def take(
         arguments: of `kvproof bench`, without the cells.
         cells: of the matrix; none: all.
         tell: is told each turn before it begins.
+        patience: so many times the usual time may a point take.
 
     Returns:
         The result files of before and after: process n of a cell in one makes a pair with that in the other.
 
     Raises:
-        TurnError: see there. What was measured before is written, as it is if the run is broken off.
+        TurnError: see there. What was measured before is written, as it is if the run is broken off, and can
+            be compared if these were all the turns that were asked for.
     """
     sides = Side(SIDES[0], before.resolve()), Side(SIDES[1])
-    longest_s = LONGEST_S["--full" in arguments]
+    longest_s = LONGEST_S["--full" in arguments] * patience
 
     def turn(number: int, some: Sequence[str]) -> None:
         chosen = [*arguments, *_options(some)]
@@ -172,15 +175,20 @@ def take(
         _take(sides, cells, turns, turn, tell)
     except (TurnError, KeyboardInterrupt):
         if all(side.files for side in sides):
-            for side in sides:
-                side.write(folder, sides[0].files[0].header.started, complete=False)
+            _write(sides, turns, folder)
         raise
+    return _write(sides, turns, folder)
+
+
+def _write(sides: Sequence[Side], turns: int, folder: Path) -> list[Path]:
+    """Write both, of each point the pairs that count."""
     speed = _quiet(sides)
     for key in _both(sides):
         if kept := _counting(sides, key, turns, speed):
             for side in sides:
                 side.samples[key] = {n: side.samples[key][n] for n in kept}
-    return [side.write(folder, sides[0].files[0].header.started, complete=True) for side in sides]
+    complete = min(len(side.files) for side in sides) >= turns
+    return [side.write(folder, sides[0].files[0].header.started, complete) for side in sides]
 
 
 def _take(
@@ -197,15 +205,18 @@ def _take(
         some = _timed(sides) if number else cells
         if some or not number:
             turn(number, some)
-    for number in range(turns, turns + MORE * (turns >= LEAST_PAIRS)):
-        if again := _again(sides, turns):
-            tell(f"turn {number + 1}, {len(again)} cells again")
-            turn(number, again)
+    most = turns + MORE * (turns >= LEAST_PAIRS)
+    for number in range(turns, most):
+        again = _again(sides, turns)
+        if not again:
+            break
+        tell(f"turn {number + 1} of at most {most}, {len(again)} of the cells again")
+        turn(number, again)
 
 
 def _timed(sides: Sequence[Side]) -> list[str]:
-    """Cells with a time, so far."""
-    every = [s for side in sides for samples in side.samples.values() for s in samples.values()]
+    """Cells with a time in both versions, so far."""
+    every = [s for key in _both(sides) for side in sides for s in side.samples[key].values()]
     return sorted({s.cell for s in every if s.rounds and s.unit.split("/")[0] in TIMES})
 
 
@@ -244,15 +255,15 @@ def _again(sides: Sequence[Side], least: int) -> list[str]:
         if numbers := _counting(sides, key, least, speed):
             a, b = (_merged(key, [side.samples[key][n] for n in numbers]) for side in sides)
             found[key] = a, b
-    results, _ = compared(found)
+    results, _ = compare_times(found)
     return sorted({key[1] for key, result in results.items() if undecided(result)})
 
 
 def _counting(sides: Sequence[Side], key: Key, least: int, speed: float) -> list[int]:
-    """Numbers of the pairs of a point that count."""
+    """Numbers of the pairs of a point that count: of many the calmer half at least."""
     pairs = _pairs(sides, key)
     numbers = list(pairs)
-    return [numbers[n] for n in calm.chosen(_slower(pairs), least, speed)]
+    return [numbers[n] for n in calm.chosen(_slower(pairs), max(least, len(pairs) // 2), speed)]
 
 
 def _merged(key: Key, parts: Sequence[Sample]) -> Sample:

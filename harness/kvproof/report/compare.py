@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from kvproof.comparing import BOUND, LEAST_PROCESSES, Comparison, Difference, compare, compare_pairs
+from kvproof.comparing import BOUND, LEAST_PROCESSES, Comparison, Difference, change, compare, compare_pairs
 from kvproof.records import Sample, Verdict
 from kvproof.report.results import ResultFile, ResultsError
 from kvproof.report.summary import BAD, summarize
@@ -30,8 +30,8 @@ WORDS = ("broken", "slower", "changed", "gone", "new", "unclear", "fixed", "fast
 """What can be said of a difference, the worst first."""
 TIMES = ("ns", "us", "ms", "s")
 DRIFT = 0.03
-"""Where half of all times differ by more than this, the two moments differ, and no time is told: others then
-differ by up to a quarter, by chance."""
+"""Where half of all times of two moments differ by more than this, so do the moments, and no time is told:
+others then differ by up to a quarter, by chance."""
 MANY = 4.5
 """So many times the median difference hold all but 3 in 1,000 differences of equal things: 3 deviations."""
 FAMILIES = ("attention", "ranks")
@@ -266,17 +266,18 @@ def _times(
     found: Compared,
 ) -> None:
     """Compare times, and say what differs."""
-    results, drift = compared(pairs, bound, comparable, void, turns)
-    if drift > DRIFT:
+    results, drift = compare_times(pairs, bound, comparable, void, turns)
+    apart = drift > DRIFT and not turns
+    if apart:
         found.notes.append(
             f"VOID: half of all times differ by more than {drift:.1%}, allowed are {DRIFT:.0%}: the machine "
             "was busier in one run, or everything has changed; measure both again, side by side"
         )
-    found.void = void or drift > DRIFT
+    found.void = void or apart
     for key, (a, b) in pairs.items():
         result = results[key]
         stood = not turns and max(s.counters.get("waited", 0.0) for s in (a, b)) > WAITED
-        if not void and (not comparable or drift > DRIFT or stood):
+        if not void and (not comparable or apart or stood):
             result = replace(result, verdict=Difference.UNCLEAR)
         found.times[key] = result
         words = {Difference.SLOWER: "slower", Difference.FASTER: "faster"}
@@ -285,26 +286,28 @@ def _times(
         found.alone += alone
         if result.verdict is Difference.UNCLEAR:
             told = max(ALONE, bound) if alone else bound
-            word = "unclear" if max(result.ratio, 1 / result.ratio) > told else ""
+            word = "unclear" if change(result.ratio) > told - 1 else ""
         if word:
             text = f"{_name(key)}: {result}, {a.median:.4g} -> {b.median:.4g} {b.unit}"
             found.items.append(Item(word, text))
 
 
-def compared(
+def compare_times(
     pairs: Mapping[Key, tuple[Sample, Sample]],
     bound: float = BOUND,
     comparable: bool = True,
     void: bool = False,
     turns: bool = True,
 ) -> tuple[dict[Key, Comparison], float]:
-    """Each time before and after, and what half of all differ by: where that is over DRIFT, none is told.
+    """Each time before and after, and what half of all differ by.
 
     The floor of all of a family is `MANY` times what half of them differ by: two moments of a machine differ
     too, and the control within one run does not see that.
 
     Args:
+        bound: see `compare`.
         comparable: both are of one machine.
+        void: one run is, and all is INVALID.
         turns: both were measured in turns, so their processes make pairs.
     """
     sides: dict[Key, list[list[tuple[float]]]] = {}
@@ -340,7 +343,7 @@ def _apart(before: list[tuple[float]], after: list[tuple[float]], turns: bool) -
         ratio = median([b / a for (a,), (b,) in zip(before, after, strict=True)])
     else:
         ratio = median([t for (t,) in after]) / median([t for (t,) in before])
-    return max(ratio, 1 / ratio) - 1
+    return change(ratio)
 
 
 def _normal(s: Sample, calibrated: bool) -> list[tuple[float]]:

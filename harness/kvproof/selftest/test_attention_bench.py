@@ -228,6 +228,12 @@ def test_what_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert patience.more_time(patient) == ""
 
 
+def test_a_process_may_have_a_budget_of_its_own() -> None:
+    """So many processes share the least number of rounds, and no step here takes 0.1 s."""
+    shared, own = (measured(standin.Gather(), processes=5, own_s=s)[-1] for s in (None, 100.0))
+    assert shared.rounds < own.rounds == attention.MAX_ROUNDS
+
+
 def test_a_slow_lane_gets_few_rounds_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 

@@ -372,6 +372,7 @@ def test_a_plan_knows_what_is_measured_in_processes() -> None:
     whole = plan([ranked], [kernel], every)
     assert whole.steps == 5 * 2 + 5 * 2 + 5
     assert replace(whole, quick=True).steps == 5 * 2 + 1 + 5, "a quick run has one crew"
+    assert replace(whole, quick=True, share=5).crews == 3, "beside another version it has three"
 
 
 class Manager:

@@ -35,6 +35,8 @@ class Program:
         """Of some runs, instead of 10."""
         self.words = ""
         """What each says that measures nothing."""
+        self.more: dict[str, tuple[str, ...]] = {}
+        """Of before and after: cells that take as long as `free`."""
         self.machine = environment.describe()
 
     def start(self, side: Side, arguments: list[str], turn: int, into: Path) -> list[str]:
@@ -51,6 +53,8 @@ class Program:
         )  # fmt: skip
         with ResultWriter(into / side.name / "bench.jsonl", header) as file:
             file.write(sample("free", time, cal))
+            for cell in self.more.get(side.name, ()):
+                file.write(sample(cell, time, cal))
             file.write(sample("pool", 7.0, CAL))
             file.write(sample("waste", 4.0, None).model_copy(update={"unit": "% of slots"}))
             file.close(Footer(complete=True, cases=3, must_run=0, failed=0, exit_status=0, seconds=1.0))
@@ -116,6 +120,43 @@ def test_a_small_difference_asks_for_more_pairs(program: Program, tmp_path: Path
     before, after = (read(p) for p in measured(tmp_path))
     assert program.runs[20:], "nine of ten do not tell"
     assert differences([before], [after]).counted() == "1 SAME, 1 SLOWER"
+
+
+def test_a_slowdown_of_most_cells_is_told(program: Program, tmp_path: Path) -> None:
+    program.slower, cells = 1.05, ("admit_cold", "batch", "evict", "fork")
+    program.more = {"before": cells, "after": cells}
+    before, after = (read(p) for p in measured(tmp_path))
+    found = differences([before], [after])
+    assert found.counted() == "1 SAME, 5 SLOWER"
+    assert not found.void
+
+
+def test_a_busy_machine_tells_a_difference_at_last(program: Program, tmp_path: Path) -> None:
+    program.slower, program.busy = 1.3, set(range(6, 100))
+    before, after = (read(p) for p in measured(tmp_path))
+    assert len(program.runs) == 2 * 28
+    assert differences([before], [after]).counted() == "1 SAME, 1 SLOWER"
+
+
+def test_what_one_version_has_alone_is_measured_once(program: Program, tmp_path: Path) -> None:
+    program.more = {"after": ("fork",)}
+    before, after = (read(p) for p in measured(tmp_path))
+    assert not any("fork" in arguments for _, arguments in program.runs[2:])
+    assert [item.word for item in differences([before], [after]).items] == ["new"]
+
+
+def test_added_turns_that_are_broken_off_leave_what_was_asked_for(program: Program, tmp_path: Path) -> None:
+    program.slower = 1.05
+
+    def tell(turn: str) -> None:
+        if turn == "turn 12 of at most 30, 1 of the cells again":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take(tmp_path, ["--impl", "plain"], ["free"], 10, tmp_path, tell)
+    before, after = (read(tmp_path / side / "bench.jsonl") for side in ("before", "after"))
+    assert [len(s.processes) for s in before.samples] == [11, 11, 11]
+    assert differences([before], [after]).counted() == "2 SAME", "11 pairs do not tell 5 %"
 
 
 def test_few_turns_stay_few(program: Program, tmp_path: Path) -> None:
