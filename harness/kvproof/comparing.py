@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from math import comb
+from math import comb, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -110,9 +110,7 @@ def compare(
     return Comparison(ratio, low, high, p, floor, verdict)
 
 
-def compare_pairs(
-    before: Sequence[float], after: Sequence[float], *, floor: float = 0.0, bound: float = BOUND
-) -> Comparison:
+def compare_pairs(before: Sequence[float], after: Sequence[float], *, bound: float = BOUND) -> Comparison:
     """Compare the times of two sides whose processes were measured in pairs, one at once after the other.
 
     As `compare`, on the ratios of the pairs, which the moments of the machine leave alone: Wilcoxon's test of
@@ -121,21 +119,23 @@ def compare_pairs(
     more are made (`turns`). In the simulation that is told of in `compare`, up to twenty more call equal
     sides different in 0.1 % of cells, those of a drift of 5 and 10 % included, and find 5 % in 99 %.
 
+    The floor is half of the interval's width: what is SAME may be known no better. Any change above 2 % is
+    told, however many other cells have changed alike.
+
     Args:
         before, after: median of each process, of pair n at n.
-        floor: widens what is SAME; any change above 2 % is told, as all cells may have changed alike.
 
     Raises:
         ValueError: as `compare`, or one side has more processes.
     """
-    _check(floor, bound)
+    _check(0.0, bound)
     if len(before) != len(after):
         raise ValueError(f"{len(before)} and {len(after)} processes make no pairs")
     if not all(t > 0 for t in (*before, *after)):
         raise ValueError("a time must be positive: ratios are compared")
     ratios = np.asarray(after, dtype=np.float64) / np.asarray(before, dtype=np.float64)
     ratio, low, high = median_interval(ratios.tolist())
-    p, enough = signed_rank_test(np.log(ratios)), len(ratios) >= LEAST_PAIRS
+    p, enough, floor = signed_rank_test(np.log(ratios)), len(ratios) >= LEAST_PAIRS, sqrt(high / low) - 1
     verdict = _verdict(ratio, low, high, p < RARE_PAIRS, floor, bound, enough, LEAST_CHANGE)
     return Comparison(ratio, low, high, p, floor, verdict)
 

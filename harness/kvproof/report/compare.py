@@ -301,8 +301,8 @@ def compare_times(
 ) -> tuple[dict[Key, Comparison], float]:
     """Each time before and after, and what half of all differ by.
 
-    The floor of all of a family is `MANY` times what half of them differ by: two moments of a machine differ
-    too, and the control within one run does not see that.
+    Of two moments the floor of all of a family is `MANY` times what half of them differ by: the moments
+    differ too, and the control within one run does not see that.
 
     Args:
         bound: see `compare`.
@@ -324,10 +324,10 @@ def compare_times(
     found = {}
     for key, (a, b) in pairs.items():
         both = sides[key]
-        floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
         if turns and not void:
-            found[key] = compare_pairs(*([t for (t,) in side] for side in both), floor=floor, bound=bound)
+            found[key] = compare_pairs(*([t for (t,) in side] for side in both), bound=bound)
         else:
+            floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
             found[key] = compare(*([], []) if void else both, floor=floor, bound=bound)
     return found, drift
 

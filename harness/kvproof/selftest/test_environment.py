@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvproof import environment
+from kvproof.bench import tables
+from kvproof.records import Header
 
 
 def test_what_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,3 +58,5 @@ def test_a_busy_machine_says_so(
     found = environment.describe(bench=True)
     assert found.busy_cores == pytest.approx(percent / 100 * cores)
     assert found.busy() == said
+    header = Header(what="bench", implementation="x", seed=0, started="", command="", environment=found)
+    assert (said or "GB/s.") in tables.markdown(header, [], [])
