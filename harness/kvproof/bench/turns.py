@@ -32,7 +32,7 @@ LONGEST_S = {False: 300.0, True: 3600.0}
 longer hangs, and is ended. The slowest of the quick matrix takes 10 s."""
 MORE = 20
 """Turns that are added at most, for the cells that need them: four and more tell a difference, and all of
-them leave a cell whose pairs differ by 20 % (one standard deviation) UNCLEAR in one comparison of five."""
+them leave a cell whose pairs differ by 20 % (one standard deviation) UNCLEAR in 1 comparison of 100."""
 SIDES = ("before", "after")
 ROOTS = ("src", "harness", "impls", "kernels")
 """Folders of a checkout from which packages are imported, besides itself."""
