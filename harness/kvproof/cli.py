@@ -264,10 +264,8 @@ def bench(
         options.use(checkout)
         try:
             if against:
-                turns = cli_runs.in_turns(
-                    against, impls, cells, trace, processes, results, quiet, said, patience
-                )
-                sys.exit(turns)
+                where = against, impls, cells, trace, processes, results
+                sys.exit(cli_runs.in_turns(*where, quiet, said, patience))
             status = run(
                 impls=list(impls),
                 trace=trace,

@@ -20,9 +20,9 @@ from kvproof.bench.attention_rounds import FASTEST, too_fast
 from kvproof.bench.matrix import Point
 from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
-from kvproof.comparing import LEAST_PAIRS, undecided
+from kvproof.comparing import LEAST_PAIRS, compare_pairs, undecided
 from kvproof.records import Footer, Sample
-from kvproof.report.compare import TIMES, compare_times, timed
+from kvproof.report.compare import TIMES, timed
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
@@ -249,14 +249,12 @@ def _slower(pairs: dict[int, tuple[Sample, Sample]]) -> list[float]:
 
 def _again(sides: Sequence[Side], least: int) -> list[str]:
     """Cells with a point that is not decided by the pairs that count."""
-    speed = _quiet(sides)
-    found: dict[Key, tuple[Sample, Sample]] = {}
+    speed, found = _quiet(sides), set()
     for key in _both(sides):
         if numbers := _counting(sides, key, least, speed):
-            a, b = (_merged(key, [side.samples[key][n] for n in numbers]) for side in sides)
-            found[key] = a, b
-    results, _ = compare_times(found)
-    return sorted({key[1] for key, result in results.items() if undecided(result)})
+            before, after = ([side.samples[key][n].median for n in numbers] for side in sides)
+            found |= {key[1]} if undecided(compare_pairs(before, after)) else set()
+    return sorted(found)
 
 
 def _counting(sides: Sequence[Side], key: Key, least: int, speed: float) -> list[int]:
@@ -266,20 +264,16 @@ def _counting(sides: Sequence[Side], key: Key, least: int, speed: float) -> list
     return [numbers[n] for n in calm.chosen(_slower(pairs), max(least, len(pairs) // 2), speed)]
 
 
-def _merged(key: Key, parts: Sequence[Sample]) -> Sample:
-    return merge(key[0], Point(key[1], json.loads(key[2])), parts[0].unit, parts)
-
-
 def _whole(side: Side) -> list[Sample]:
     """What the processes of a version came to at each point."""
     every = [s for samples in side.samples.values() for s in samples.values()]
     fastest = max((s.counters.get(FASTEST, 0.0) for s in every), default=0.0)
     found = []
     for key, samples in side.samples.items():
-        parts = list(samples.values())
-        whole = _merged(key, parts)
+        parts, point = list(samples.values()), Point(key[1], json.loads(key[2]))
+        whole = merge(key[0], point, parts[0].unit, parts)
         if whole.rounds and FASTEST in whole.counters and (said := too_fast(parts, fastest)):
-            whole = empty(key[0], Point(whole.cell, whole.parameters), whole.unit, said)
+            whole = empty(key[0], point, whole.unit, said)
         counters = {name: value for name, value in whole.counters.items() if name != FASTEST}
         found.append(whole.model_copy(update={"counters": counters}))
     return found

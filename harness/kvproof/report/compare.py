@@ -258,26 +258,37 @@ def _exact(key: Key, a: Sample, b: Sample, found: Compared) -> None:
 
 
 def _times(
-    pairs: Mapping[Key, tuple[Sample, Sample]],
+    pairs: dict[Key, tuple[Sample, Sample]],
     bound: float,
     comparable: bool,
     void: bool,
     turns: bool,
     found: Compared,
 ) -> None:
-    """Compare times, and say what differs."""
-    results, drift = compare_times(pairs, bound, comparable, void, turns)
-    apart = drift > DRIFT and not turns
-    if apart:
+    """Compare times, and say what differs.
+
+    turns: both were measured in turns, so their processes make pairs, and of a pair the moment is the same.
+    """
+    sides: dict[Key, list[list[tuple[float]]]] = {}
+    for key, (a, b) in pairs.items():
+        calibrated = bool(a.cal and b.cal) and not turns
+        sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
+    drift, drifts = _drifts(sides) if comparable and not turns else (0.0, {})
+    if drift > DRIFT:
         found.notes.append(
             f"VOID: half of all times differ by more than {drift:.1%}, allowed are {DRIFT:.0%}: the machine "
             "was busier in one run, or everything has changed; measure both again, side by side"
         )
-    found.void = void or apart
+    found.void = void or drift > DRIFT
     for key, (a, b) in pairs.items():
-        result = results[key]
+        both = sides[key]
+        if turns and not void:
+            result = compare_pairs(*([t for (t,) in side] for side in both), bound=bound)
+        else:
+            floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift))
+            result = compare(*([], []) if void else both, floor=floor, bound=bound)
         stood = not turns and max(s.counters.get("waited", 0.0) for s in (a, b)) > WAITED
-        if not void and (not comparable or apart or stood):
+        if not void and (not comparable or drift > DRIFT or stood):
             result = replace(result, verdict=Difference.UNCLEAR)
         found.times[key] = result
         words = {Difference.SLOWER: "slower", Difference.FASTER: "faster"}
@@ -292,58 +303,24 @@ def _times(
             found.items.append(Item(word, text))
 
 
-def compare_times(
-    pairs: Mapping[Key, tuple[Sample, Sample]],
-    bound: float = BOUND,
-    comparable: bool = True,
-    void: bool = False,
-    turns: bool = True,
-) -> tuple[dict[Key, Comparison], float]:
-    """Each time before and after, and what half of all differ by.
+def _drifts(sides: Mapping[Key, list[list[tuple[float]]]]) -> tuple[float, dict[str, float]]:
+    """What half of all times of two moments differ by, and half of those of each family.
 
-    Of two moments the floor of all of a family is `MANY` times what half of them differ by: the moments
-    differ too, and the control within one run does not see that.
-
-    Args:
-        bound: see `compare`.
-        comparable: both are of one machine.
-        void: one run is, and all is INVALID.
-        turns: both were measured in turns, so their processes make pairs.
+    `MANY` times that is the floor of the family: the control within one run does not see that moments differ.
     """
-    sides: dict[Key, list[list[tuple[float]]]] = {}
-    for key, (a, b) in pairs.items():
-        calibrated = bool(a.cal and b.cal) and not turns  # of a pair the moment is the same
-        sides[key] = [_normal(a, calibrated), _normal(b, calibrated)]
     apart: dict[str, list[float]] = {}
-    for key, both in sides.items():
-        if min(map(len, both)) >= LEAST_PROCESSES:
-            apart.setdefault(_family(key), []).append(_apart(both[0], both[1], turns))
+    for key, (before, after) in sides.items():
+        if min(len(before), len(after)) >= LEAST_PROCESSES:
+            ratio = median([t for (t,) in after]) / median([t for (t,) in before])
+            apart.setdefault(_family(key), []).append(change(ratio))
     every = [x for some in apart.values() for x in some]
-    drift = median(every) if len(every) >= LEAST_TIMES and comparable else 0.0
-    drifts = {k: median(some) if len(some) >= LEAST_TIMES else drift for k, some in apart.items()}
-    found = {}
-    for key, (a, b) in pairs.items():
-        both = sides[key]
-        if turns and not void:
-            found[key] = compare_pairs(*([t for (t,) in side] for side in both), bound=bound)
-        else:
-            floor = max(a.floor or 0, b.floor or 0, MANY * drifts.get(_family(key), drift) * comparable)
-            found[key] = compare(*([], []) if void else both, floor=floor, bound=bound)
-    return found, drift
+    drift = median(every) if len(every) >= LEAST_TIMES else 0.0
+    return drift, {k: median(some) if len(some) >= LEAST_TIMES else drift for k, some in apart.items()}
 
 
 def _family(key: Key) -> str:
     """Which times a time is compared among."""
     return next((name for name in FAMILIES if key[1].startswith(name)), "")
-
-
-def _apart(before: list[tuple[float]], after: list[tuple[float]], turns: bool) -> float:
-    """How far the medians of two sides are apart, or the median of pairs from 1: 0.03 is 3 %, either way."""
-    if turns:
-        ratio = median([b / a for (a,), (b,) in zip(before, after, strict=True)])
-    else:
-        ratio = median([t for (t,) in after]) / median([t for (t,) in before])
-    return change(ratio)
 
 
 def _normal(s: Sample, calibrated: bool) -> list[tuple[float]]:
