@@ -22,7 +22,7 @@ from kvproof.bench.measure import empty
 from kvproof.bench.merged import merge
 from kvproof.comparing import LEAST_PAIRS, compare_pairs, undecided
 from kvproof.records import Footer, Sample
-from kvproof.report.compare import TIMES, timed
+from kvproof.report.compare import timed
 from kvproof.report.results import ResultFile, ResultsError, ResultWriter, read
 
 TURNS = 10
@@ -215,9 +215,8 @@ def _take(
 
 
 def _timed(sides: Sequence[Side]) -> list[str]:
-    """Cells with a time in both versions, so far."""
-    every = [s for key in _both(sides) for side in sides for s in side.samples[key].values()]
-    return sorted({s.cell for s in every if s.rounds and s.unit.split("/")[0] in TIMES})
+    """Cells whose times are compared, so far."""
+    return sorted({key[1] for key in _both(sides) if _pairs(sides, key)})
 
 
 def _options(cells: Sequence[str]) -> list[str]:
