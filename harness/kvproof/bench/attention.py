@@ -17,7 +17,7 @@ import psutil
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from kvproof.bench import cold, gpu_clocks, paged, roofline, stream
+from kvproof.bench import cold, gpu_clocks, heap, paged, roofline, stream
 from kvproof.bench.clock import calibrate, quiet
 from kvproof.bench.inputs import Inputs
 from kvproof.bench.kernels import KernelSubject
@@ -114,6 +114,7 @@ class AttentionJob:
     def measure(self, group: Group, pedantic: Pedantic) -> None:
         """Measure one group; emits a sample for each lane, also when there is no number."""
         self.started(group)
+        heap.keep_freed()
         self.turn, self.behind = self.turn + 1, ()
         shape = group.shape
         turns = roofline.rotations(shape.kv_bytes, self.device)
@@ -390,7 +391,9 @@ def _step(steps: Sequence[Callable[[Any], Any]], queries: Sequence[torch.Tensor]
 
 
 def _free(device: str) -> int:
+    # What the groups before have left behind is free too.
     if device == "cuda":
-        torch.cuda.empty_cache()  # what the groups before have left with torch is free too
+        torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0])
+    heap.give_back()
     return int(psutil.virtual_memory().available)
