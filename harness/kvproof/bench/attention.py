@@ -114,7 +114,6 @@ class AttentionJob:
     def measure(self, group: Group, pedantic: Pedantic) -> None:
         """Measure one group; emits a sample for each lane, also when there is no number."""
         self.started(group)
-        heap.keep_freed()
         self.turn, self.behind = self.turn + 1, ()
         shape = group.shape
         turns = roofline.rotations(shape.kv_bytes, self.device)
@@ -129,6 +128,9 @@ class AttentionJob:
         if self.device == "cuda":
             self.flush = self.flush or cold.Flush(self.device, roofline.cache_bytes(self.device))
         memory = paged.fill(shape, turns, self.device, self.seed)
+        if self.device == "cpu":  # room for a gathered copy, one whose KV heads are repeated, and gaps
+            copies = shape.kv_bytes * (1 + shape.query_heads // shape.kv_heads) + 2**28
+            heap.keep_freed(min(copies, free - needed))
         size = (shape.batch, shape.query_heads, shape.head_dim)
         # Filled before each round; two sets at least, so that a round does not follow one of its own.
         queries = [

@@ -18,11 +18,16 @@ def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
-def keep_freed() -> None:
-    """From now on what is freed stays: no block is a mapping of its own, and no heap is trimmed."""
+def keep_freed(room: int) -> None:
+    """From now on what is freed stays: no block is a mapping of its own, and no heap is trimmed.
+
+    Args:
+        room: bytes that are mapped at once, so that even the first steps find them.
+    """
     if c := _glibc():
         c.mallopt(M_MMAP_MAX, 0)
         c.mallopt(M_TRIM_THRESHOLD, -1)
+        bytearray(room)  # every byte is written, and freed
 
 
 def give_back() -> None:
