@@ -290,7 +290,7 @@ class AttentionJob:
         def check(lane: Lane) -> None:
             told.append(None)
             if lane.body is not None and lane.result is not None:
-                told[-1], outputs = lane.result, lane.result.outputs
+                outputs, told[-1], lane.result = lane.result.outputs, lane.result._replace(outputs=[]), None
                 try:
                     whole = lane.begun - before[id(lane)] in wholly[id(lane)]
                     lane.check(shape, outputs, self._share(CHECKED), part if whole else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,23 @@ def test_a_slow_lane_gets_few_rounds_spread_over_all(monkeypatch: pytest.MonkeyP
     assert order.count("Gather") == 3
     at = [i / len(order) for i, name in enumerate(order) if name == "Gather"]
     assert at[0] < 0.4 < at[1] < 0.7 < at[2]
+
+
+def test_outputs_of_earlier_rounds_are_not_kept() -> None:
+    kept: list[weakref.ref[Any]] = []
+    most = 0
+
+    class Watched(standin.Gather):
+        def decode(self, *arguments: Any) -> tuple[Any, None]:
+            nonlocal most
+            most = max(most, sum(out() is not None for out in kept))
+            out, _ = super().decode(*arguments)
+            kept.append(weakref.ref(out))
+            return out, None
+
+    measured(Watched())
+    assert len(kept) > 5
+    assert most <= 1
 
 
 # ---------------------------------------------------------------- matrix, adapters, a whole run
