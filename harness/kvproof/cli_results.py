@@ -90,7 +90,8 @@ def compare(
                 many = f"{len(slower)} slower by more than {bound:g}x"
                 click.echo(f"gate: {many}; --again FILE, a second run, settles it")
             void = found.void or (second is not None and second.void)
-            ending = "FAILED" if failed else "no answer, times are void" if void else "passed"
+            whose = "" if found.void else " with --again"
+            ending = "FAILED" if failed else f"no answer, times{whose} are void" if void else "passed"
             worse, gates = (sum(getattr(i, what) for i in found.items) for what in ("worse", "gates"))
             why = f"{worse} for the worse, {gates} changed or gone"
             click.echo(f"gate: {ending}, {why}, {len(twice)} slower by more than {bound:g}x in two runs")

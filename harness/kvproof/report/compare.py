@@ -277,7 +277,7 @@ def _times(
     if drift > DRIFT:
         found.notes.append(
             f"VOID: half of all times differ by more than {drift:.1%}, allowed are {DRIFT:.0%}: the machine "
-            "was busier in one run, or everything has changed; measure both again, side by side"
+            "was busier in one run, or everything has changed; measure both in turns: bench --against"
         )
     found.void = void or drift > DRIFT
     for key, (a, b) in pairs.items():
